@@ -25,8 +25,8 @@ use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_maintain::remembered_spool;
-use esker_publish::{Filter, Progress, PublishOptions, Report, TagRequest};
-use esker_repository::{AdminError, KeyFolder, RememberedStorage, ReplicaState, Repository, Shrink};
+use esker_publish::{Filter, Progress, PublishError, PublishOptions, Report, Shrink, TagRequest};
+use esker_repository::{KeyFolder, RememberedStorage, ReplicaState, Repository, RepositoryError};
 use esker_run::{give_signals_back, take_signals};
 
 use crate::error::{Context, Failure, Kind, warn};
@@ -36,7 +36,7 @@ use crate::settings::Settings;
 pub(crate) use ask::confirm;
 pub(crate) use branch::BranchArgs;
 pub(crate) use collect::collect_progress;
-pub(crate) use failure::of_admin;
+pub(crate) use failure::of_operation;
 pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::{Interrupt, Woken};
 pub(crate) use lock::LockArgs;
@@ -230,7 +230,7 @@ impl Place {
         interrupt: &Interrupt,
         quiet: bool,
     ) -> Result<Repository, Failure> {
-        let failed = |error| of_admin(&format!("can't open {}", self.name), &error);
+        let failed = |error| of_operation(&format!("can't open {}", self.name), &error);
         if ReplicaState::read(&self.root).map_err(failed)?.is_none() {
             return self.open(lock, interrupt, quiet);
         }
@@ -253,14 +253,14 @@ impl Place {
     ) -> Result<Repository, Failure> {
         let mut repository = lock
             .when_free(interrupt, quiet, || self.try_open())
-            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))?;
+            .map_err(|error| of_operation(&format!("can't open {} for publishing", self.name), &error))?;
         if let Some(limit) = lock.limit() {
             repository.wait_for_lock(limit, if quiet { |_| {} } else { lock::tell_of_wait });
         }
         Ok(repository)
     }
 
-    pub(crate) fn try_open(&self) -> Result<Repository, AdminError> {
+    pub(crate) fn try_open(&self) -> Result<Repository, RepositoryError> {
         let mut repository = Repository::open(&self.root, &self.name, self.keys.clone(), now())?;
         if let Some(spool) = &self.spool {
             repository.share_with_spool(spool)?;
@@ -325,7 +325,7 @@ impl<S: SourceOptions> HowArgs<S> {
         place: &Place,
         repository: &Repository,
         interrupt: &Interrupt,
-        work: impl FnOnce(PublishOptions<'_>) -> Result<Report, AdminError>,
+        work: impl FnOnce(PublishOptions<'_>) -> Result<Report, PublishError>,
         what: &str,
     ) -> Result<(), Failure> {
         if !self.dry_run {
@@ -355,7 +355,7 @@ impl<S: SourceOptions> HowArgs<S> {
         &self,
         place: &Place,
         interrupt: &Interrupt,
-        work: impl FnOnce(PublishOptions<'_>) -> Result<T, AdminError>,
+        work: impl FnOnce(PublishOptions<'_>) -> Result<T, PublishError>,
         what: &str,
     ) -> Result<T, Failure> {
         let meter = RefCell::new(ProgressMeter::new(self.quiet));
@@ -366,7 +366,7 @@ impl<S: SourceOptions> HowArgs<S> {
         };
         let done = work(self.how(interrupt, &mut progress, &mut confirm_shrink)?);
         drop(meter);
-        done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))
+        done.map_err(|error| of_operation(&format!("{} {what}", place.name), &error))
     }
 
     fn how<'p>(

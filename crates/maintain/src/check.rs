@@ -15,6 +15,7 @@ mod changing;
 mod counters;
 mod data;
 mod entries;
+mod error;
 mod finding;
 mod head;
 mod history;
@@ -30,6 +31,7 @@ mod run;
 mod storage;
 mod target;
 
+pub use error::CheckError;
 pub use finding::{Finding, FindingKind, Fix};
 pub use mirror::{Mirror, MirrorFolder, MirrorServer, Verdict};
 pub use options::{Check, CheckPlace, CheckProgress, CheckReport, DataCheck};

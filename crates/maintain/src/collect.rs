@@ -10,6 +10,7 @@
 
 mod act;
 mod deletion_log;
+mod error;
 mod largest;
 mod marks;
 mod orphans;
@@ -22,11 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use esker_format::time::UnixTime;
-use esker_repository::{AdminError, Repository};
+use esker_repository::{Repository, RepositoryError};
 use serde::Serialize;
 
 use crate::status_file;
 
+pub use error::CollectError;
 pub use plan::{CollectPlan, DroppedRevision, KeptRevision, Waiting};
 pub use sweep::Deleted;
 
@@ -125,7 +127,7 @@ impl<'c> Collect<'c> {
     /// Returns true if the settings ask for a collect after a publish, and the last one is long enough ago.
     ///
     /// As in CernVM-FS, a collect is due if there is no time of the last one, or none that can be read.
-    pub fn is_due(repository: &Repository, now: UnixTime) -> Result<bool, AdminError> {
+    pub fn is_due(repository: &Repository, now: UnixTime) -> Result<bool, RepositoryError> {
         let Some(every) = repository.settings().automatic_collect.every else { return Ok(false) };
         if !repository.head().manifest().garbage_collectable {
             return Ok(false);

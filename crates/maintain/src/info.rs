@@ -19,7 +19,7 @@ use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
 use esker_repository::{
-    AdminError, MASTER_REPLICA, Storage,
+    MASTER_REPLICA, RepositoryError, Storage,
     settings::DAY,
     signed::{SMALL_FILE_MAX, SignedFiles, decoded_object, is_of},
 };
@@ -234,7 +234,7 @@ impl Reader<'_> {
         let still_valid = UnixTime(parsed.expires.hour().0.saturating_sub(1)).min(self.context.now);
         match signed.verify(&name, keys, still_valid) {
             Ok(_) => self.info.signatures_verified = Some(true),
-            Err(AdminError::Untrusted { source, .. }) => self.untrusted(&source),
+            Err(RepositoryError::Untrusted { source, .. }) => self.untrusted(&source),
             Err(error) => self.problem("signatures", causes(&error)).unwrap_or_default(),
         }
     }

@@ -14,21 +14,24 @@ mod status_file;
 mod takeover;
 
 pub use check::{
-    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
+    Check, CheckError, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
     MirrorFolder, MirrorServer, Repair, Repaired, Verdict, note_outcome,
 };
 pub use collect::{
-    Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
+    Collect, CollectError, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep,
+    KeptRevision, Waiting,
 };
 pub use info::{
     CertificateInfo, InfoContext, ListedRepository, Problem, ReplicaInfo, RepositoryFiles, RepositoryInfo,
     WhitelistInfo, list_repositories,
 };
-pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
-pub use remove::Removal;
-pub use replicate::{Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit};
+pub use keys::{KeysError, ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
+pub use remove::{Removal, RemoveError};
+pub use replicate::{
+    Replicate, ReplicateError, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit,
+};
 pub use resign::{Resign, Resigned};
 pub use takeover::{
-    ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, Upstream, UpstreamBucket,
-    remembered_spool,
+    ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, TakeoverError, Upstream,
+    UpstreamBucket, remembered_spool,
 };

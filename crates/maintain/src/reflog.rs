@@ -10,7 +10,7 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_format::write::reflog::ReflogDraft;
-use esker_repository::{AdminError, DATABASE_MAX, HISTORY_MAX, signed::read_object};
+use esker_repository::{DATABASE_MAX, HISTORY_MAX, RepositoryError, signed::read_object};
 use esker_store::Sink;
 
 use crate::hash_lists::HashLists;
@@ -33,7 +33,7 @@ impl KnownReflog {
         name: &RepositoryName,
         head: &Manifest,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         if let Some(bytes) = sink.read(reflog::PATH, DATABASE_MAX)?
             && let Ok(reflog) = Reflog::parse(&bytes)
         {
@@ -41,7 +41,7 @@ impl KnownReflog {
             return Ok(Self { reflog, stored: Some(stored) });
         }
         let reflog = Reflog::parse(&rebuild(sink, lists, name, head, now)?.finish());
-        Ok(Self { reflog: reflog.map_err(AdminError::Reflog)?, stored: None })
+        Ok(Self { reflog: reflog.map_err(RepositoryError::Reflog)?, stored: None })
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn rebuild(
     name: &RepositoryName,
     head: &Manifest,
     now: UnixTime,
-) -> Result<ReflogDraft, AdminError> {
+) -> Result<ReflogDraft, RepositoryError> {
     let mut found: HashSet<ObjectName> = HashSet::new();
     let certificate = head.certificate.map(|hash| ObjectName::new(hash, ObjectKind::Certificate));
     let metainfo = head.metainfo.map(|hash| ObjectName::new(hash, ObjectKind::Metainfo));

@@ -11,9 +11,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use esker_format::whitelist;
-use esker_repository::{AdminError, Disks, KeyFolder, Storage, signed::SMALL_FILE_MAX, state};
-use esker_store::{Disk as _, RealDisk};
+use esker_repository::{Disks, KeyFolder, RepositoryError, Storage, signed::SMALL_FILE_MAX, state};
+use esker_store::{Disk as _, RealDisk, StoreError};
 use serde::Serialize;
+
+/// Reasons why a repository was not removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// The repository can't be read, or its head can't be replaced.
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
+    /// A folder is not removed.
+    #[error("`{}` is not removed: {reason}", folder.display())]
+    NotRemoved {
+        /// The folder.
+        folder: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+}
+
+impl From<StoreError> for RemoveError {
+    fn from(error: StoreError) -> Self {
+        Self::Repository(error.into())
+    }
+}
 
 /// Files and folders that a removal deletes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,13 +68,13 @@ impl Removal {
         name: &RepositoryName,
         keys: Option<&KeyFolder>,
         with_storage: bool,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RemoveError> {
         let revision = check(root, name)?;
         let (mut entries, mut foreign) = (Vec::new(), Vec::new());
         let opened = Storage::open(root)?;
         let objects = (with_storage && !opened.is_folder()).then(|| opened.describe());
         if with_storage {
-            let mut names = RealDisk::SERVED.list(root).map_err(AdminError::file("listing", root))?;
+            let mut names = RealDisk::SERVED.list(root).map_err(RepositoryError::file("listing", root))?;
             names.sort();
             let last = state::folder(root);
             let is_ours = |name: &str| name.starts_with(".cvmfs") || ENTRIES.contains(&name);
@@ -74,7 +97,7 @@ impl Removal {
     }
 
     /// Removes what was planned. Links are removed, and never followed.
-    pub fn run(&self, stop: &AtomicBool) -> Result<(), AdminError> {
+    pub fn run(&self, stop: &AtomicBool) -> Result<(), RemoveError> {
         let disks = Disks::default();
         let storage = Storage::open(&self.storage)?;
         // Without a data folder no publisher can be at work: a removal was interrupted.
@@ -90,13 +113,13 @@ impl Removal {
         }
         for path in &self.entries {
             if stop.load(Ordering::Relaxed) {
-                return Err(AdminError::Interrupted);
+                return Err(RepositoryError::Interrupted.into());
             }
-            remove(path).map_err(AdminError::file("removing", path))?;
+            remove(path).map_err(RepositoryError::file("removing", path))?;
         }
         drop(lock);
         for path in &self.keys {
-            remove(path).map_err(AdminError::file("removing", path))?;
+            remove(path).map_err(RepositoryError::file("removing", path))?;
         }
         if !self.entries.is_empty() && self.foreign.is_empty() {
             match fs::remove_dir(&self.storage) {
@@ -123,10 +146,10 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Checks that a folder is the repository of this name, and returns its revision.
-fn check(root: &Path, name: &RepositoryName) -> Result<Option<u64>, AdminError> {
+fn check(root: &Path, name: &RepositoryName) -> Result<Option<u64>, RemoveError> {
     let refused =
-        |reason: &str| AdminError::NotRemoved { folder: root.to_owned(), reason: reason.to_owned() };
-    let none = || AdminError::NoRepository(root.display().to_string());
+        |reason: &str| RemoveError::NotRemoved { folder: root.to_owned(), reason: reason.to_owned() };
+    let none = || RepositoryError::NoRepository(root.display().to_string()).into();
     let facts = fs::symlink_metadata(root).map_err(|_| none())?;
     if facts.is_symlink() {
         return Err(refused("it is a link, which a removal does not follow"));

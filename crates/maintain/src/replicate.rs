@@ -12,6 +12,7 @@
 //! a collect may have deleted a part of what they name, so they are walked as if they were absent.
 
 mod commit;
+mod error;
 mod fetcher;
 mod history;
 mod offer;
@@ -23,5 +24,6 @@ mod run;
 mod space;
 mod walk;
 
+pub use error::ReplicateError;
 pub use options::{Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit};
 pub(crate) use walk::is_selected;

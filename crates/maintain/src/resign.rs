@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::keys::KeysError;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
@@ -12,7 +13,7 @@ use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::head::sign_whitelist;
 use esker_repository::{
-    AdminError, Disks, KeyFolder, Storage,
+    Disks, KeyFolder, RepositoryError, Storage,
     settings::DAY,
     signed::{SignedFiles, is_of},
 };
@@ -66,7 +67,7 @@ impl Resign {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<Resigned, AdminError> {
+    ) -> Result<Resigned, KeysError> {
         self.run_on(&Disks::default(), root, name, keys, now)
     }
 
@@ -78,14 +79,14 @@ impl Resign {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<Resigned, AdminError> {
+    ) -> Result<Resigned, KeysError> {
         let storage = open(disks, root)?;
         let sink = &**storage.sink();
         let _lock = storage.lock()?;
         let (bytes, before, resigned) = self.plan(sink, name, keys, now)?;
         match sink.replace_root(whitelist::PATH, &bytes, Some(&before))? {
             Swap::Replaced => Ok(resigned),
-            Swap::Moved => Err(AdminError::Moving),
+            Swap::Moved => Err(RepositoryError::Moving.into()),
         }
     }
 
@@ -96,7 +97,7 @@ impl Resign {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<Resigned, AdminError> {
+    ) -> Result<Resigned, KeysError> {
         let storage = open(&Disks::default(), root)?;
         self.draft(&**storage.sink(), name, keys, now).map(|draft| draft.told)
     }
@@ -107,10 +108,10 @@ impl Resign {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<(Vec<u8>, Vec<u8>, Resigned), AdminError> {
+    ) -> Result<(Vec<u8>, Vec<u8>, Resigned), KeysError> {
         let Draft { before, whitelist, algorithm, told } = self.draft(sink, name, keys, now)?;
         let master = keys.master(self.master.as_deref())?;
-        let bytes = sign_whitelist(&whitelist, algorithm, &*master).map_err(AdminError::Signing)?;
+        let bytes = sign_whitelist(&whitelist, algorithm, &*master).map_err(RepositoryError::Signing)?;
         let (old, after) = (before.whitelist.clone(), SignedFiles { whitelist: bytes, ..before });
         let file = self.master.clone().unwrap_or_else(|| keys.master_key_file());
         // A whitelist that no client would accept is not written.
@@ -125,7 +126,7 @@ impl Resign {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<Draft, AdminError> {
+    ) -> Result<Draft, KeysError> {
         let before = SignedFiles::read(sink, name)?;
         let old = before.whitelist(name)?;
         let public = keys.public()?;
@@ -136,7 +137,7 @@ impl Resign {
 
         let is_dropped = |fingerprint: &ContentHash| self.drop.contains(fingerprint);
         if let Some(unknown) = self.drop.iter().find(|dropped| !old.fingerprints.contains(dropped)) {
-            return Err(AdminError::NotOnWhitelist(unknown.to_fingerprint()));
+            return Err(KeysError::NotOnWhitelist(unknown.to_fingerprint()));
         }
         let own = [keys.certificate()?, keys.next_certificate()?];
         let is_own = |listed: &ContentHash| own.iter().flatten().any(|own| is_of(listed, own));
@@ -171,19 +172,19 @@ impl Resign {
 }
 
 /// Explains why the new whitelist does not verify.
-pub(crate) fn explain(error: AdminError, master: &Path, keys: &KeyFolder) -> AdminError {
-    let AdminError::Untrusted { name, source } = error else { return error };
+pub(crate) fn explain(error: RepositoryError, master: &Path, keys: &KeyFolder) -> RepositoryError {
+    let RepositoryError::Untrusted { name, source } = error else { return error };
     match *source {
-        TrustError::CertificateNotListed { fingerprint } => AdminError::StillNeeded { fingerprint },
+        TrustError::CertificateNotListed { fingerprint } => RepositoryError::StillNeeded { fingerprint },
         TrustError::WhitelistSignature { .. } => {
-            AdminError::OtherMaster { master: master.to_owned(), public: keys.public_key_file() }
+            RepositoryError::OtherMaster { master: master.to_owned(), public: keys.public_key_file() }
         }
-        source => AdminError::Untrusted { name, source: Box::new(source) },
+        source => RepositoryError::Untrusted { name, source: Box::new(source) },
     }
 }
 
 /// Opens the storage of a repository that exists.
-pub(crate) fn open(disks: &Disks, root: &Path) -> Result<Storage, AdminError> {
+pub(crate) fn open(disks: &Disks, root: &Path) -> Result<Storage, RepositoryError> {
     let storage = Storage::open_on(disks, root)?;
     storage.require_head(disks)?;
     Ok(storage)

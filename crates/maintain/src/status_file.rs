@@ -1,7 +1,7 @@
 //! `.cvmfs_status.json`, which tells monitors when a repository was last collected or checked.
 
 use esker_format::time::UnixTime;
-use esker_repository::{AdminError, BackOff, signed::SMALL_FILE_MAX};
+use esker_repository::{BackOff, RepositoryError, signed::SMALL_FILE_MAX};
 use esker_store::{Sink, Swap};
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ const ATTEMPTS: u32 = 50;
 
 /// Sets fields of the file; the others stay, and a file that can't be read is replaced. The caller holds the lock of the
 /// head, if the storage has one.
-pub(crate) fn set(sink: &dyn Sink, fields: &[(&str, &str)]) -> Result<(), AdminError> {
+pub(crate) fn set(sink: &dyn Sink, fields: &[(&str, &str)]) -> Result<(), RepositoryError> {
     let mut back_off = BackOff::default();
     for _ in 0..ATTEMPTS {
         let stored = sink.read(PATH, SMALL_FILE_MAX)?;
@@ -28,11 +28,11 @@ pub(crate) fn set(sink: &dyn Sink, fields: &[(&str, &str)]) -> Result<(), AdminE
         }
         back_off.pause();
     }
-    Err(AdminError::Moving)
+    Err(RepositoryError::Moving)
 }
 
 /// Returns the time in a field; none if the file or the field is missing, or is no time that `date --utc` prints.
-pub(crate) fn time(sink: &dyn Sink, field: &str) -> Result<Option<UnixTime>, AdminError> {
+pub(crate) fn time(sink: &dyn Sink, field: &str) -> Result<Option<UnixTime>, RepositoryError> {
     let stored = sink.read(PATH, SMALL_FILE_MAX)?.unwrap_or_default();
     let status: Map<String, Value> = serde_json::from_slice(&stored).unwrap_or_default();
     Ok(status.get(field).and_then(Value::as_str).and_then(UnixTime::parse_date))

@@ -5,6 +5,7 @@
 //!   settings, head ─► server.conf, client.conf
 //! ```
 
+mod error;
 mod export;
 mod parameters;
 mod s3_conf;
@@ -20,7 +21,7 @@ use esker_format::name::RepositoryName;
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_repository::{
-    AdminError, DATABASE_MAX, Disks, KeyFolder, Settings, Storage,
+    DATABASE_MAX, Disks, KeyFolder, RepositoryError, Settings, Storage,
     signed::SignedFiles,
     spool::{self, REFLOG_CHECKSUM},
     state,
@@ -30,6 +31,7 @@ use serde::Serialize;
 
 use crate::info::causes;
 
+pub use error::TakeoverError;
 pub use export::ExportedConfig;
 pub use parameters::{Outcome, ParameterRow};
 pub use server_conf::ServerConf;
@@ -66,7 +68,7 @@ impl Takeover {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, TakeoverError> {
         conf.check(name)?;
         let disks = Disks::default();
         storage.require_head(&disks)?;
@@ -75,14 +77,14 @@ impl Takeover {
         let mut warnings = Vec::new();
         let head = match signed.verify(name, &keys.public()?, now) {
             Ok(head) => head.manifest().clone(),
-            Err(AdminError::Untrusted { source, .. })
+            Err(RepositoryError::Untrusted { source, .. })
                 if matches!(*source, esker_format::trust::TrustError::WhitelistExpired { .. }) =>
             {
                 warnings.push(format!("{source}; sign it with `esker repo resign`"));
                 let still_valid = UnixTime(signed.whitelist(name)?.expires.hour().0.saturating_sub(1));
                 signed.verify(name, &keys.public()?, still_valid)?.manifest().clone()
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         match keys.publisher_certificate() {
             Ok(certificate) if signed.lists(name, &certificate)? => {}
@@ -106,7 +108,7 @@ impl Takeover {
     }
 
     /// Writes the settings, and remembers the spool folder.
-    pub fn run(&self, storage: &Storage) -> Result<(), AdminError> {
+    pub fn run(&self, storage: &Storage) -> Result<(), TakeoverError> {
         let disks = Disks::default();
         let _lock = storage.lock()?;
         let state = state::make(&disks, storage.place())?;
@@ -114,13 +116,13 @@ impl Takeover {
         let remembered = state.join(SPOOL);
         match &self.told.spool {
             Some(spool) => persist(&*disks.private, &remembered, spool.as_os_str().as_encoded_bytes())
-                .map_err(AdminError::file("writing", &remembered))?,
+                .map_err(RepositoryError::file("writing", &remembered))?,
             None if remembered.exists() => {
-                disks.private.remove(&remembered).map_err(AdminError::file("removing", &remembered))?;
+                disks.private.remove(&remembered).map_err(RepositoryError::file("removing", &remembered))?;
             }
             None => {}
         }
-        self.settings.write(&*disks.private, &Settings::path(&state))
+        Ok(self.settings.write(&*disks.private, &Settings::path(&state))?)
     }
 }
 

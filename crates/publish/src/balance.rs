@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use esker_repository::{
-    AdminError, Balance,
+    Balance,
     entry::{AUTO_MARKER, MARKER},
     path,
     published::Published,
@@ -11,6 +11,7 @@ use esker_repository::{
 
 use crate::catalogs::{Outline, outline_all};
 use crate::changes::{Changes, NewTree};
+use crate::error::PublishError;
 use crate::plan::Comparison;
 
 /// Splitting and joining settles within a few rounds; a bound all the same.
@@ -22,7 +23,7 @@ pub(crate) fn decide(
     published: &Published,
     changes: &mut Changes,
     comparison: &Comparison<'_>,
-) -> Result<Vec<Outline>, AdminError> {
+) -> Result<Vec<Outline>, PublishError> {
     let Some(balance) = comparison.settings.balance else {
         return outline_all(NewTree { published, changes });
     };

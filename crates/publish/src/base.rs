@@ -1,7 +1,7 @@
 //! Revisions that changes are computed from, for callers that keep them.
 
 use esker_format::hash::ContentHash;
-use esker_repository::{AdminError, Base, BranchRequest, Repository};
+use esker_repository::{Base, BranchRequest, Repository, RepositoryError};
 
 /// Root catalog of a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl BaseRevision {
     }
 
     /// Returns the newest revision of a branch, or the one where a new branch starts.
-    pub fn of_branch(repository: &Repository, branch: &BranchRequest) -> Result<Self, AdminError> {
+    pub fn of_branch(repository: &Repository, branch: &BranchRequest) -> Result<Self, RepositoryError> {
         repository.begin_on(Some(branch)).map(Self::from)
     }
 

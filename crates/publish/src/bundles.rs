@@ -12,10 +12,11 @@ use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::bundle::BundleDraft;
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, Encoder, entry::is_profile_bundle, path, published::Published};
+use esker_repository::{Encoder, entry::is_profile_bundle, path, published::Published};
 
 use crate::changes::{Changes, NewTree};
 use crate::clusters::clusters;
+use crate::error::PublishError;
 use crate::profiles::{NamedProfile, Profiles};
 use crate::report::AddedBundles;
 use crate::revision::Context;
@@ -33,14 +34,14 @@ impl Context<'_> {
         &self,
         added: &[NamedProfile],
         warnings: &mut Vec<String>,
-    ) -> Result<Vec<NamedProfile>, AdminError> {
+    ) -> Result<Vec<NamedProfile>, PublishError> {
         let profiles = Profiles::of(self.repository);
         let mut all: BTreeMap<String, NamedProfile> = BTreeMap::new();
         for name in profiles.names()? {
             match profiles.get(&name) {
                 Ok(named) => _ = all.insert(name, named),
                 // A profile only makes starts faster, so a bad one does not stop the publish.
-                Err(error @ AdminError::Profile { .. }) => {
+                Err(error @ PublishError::Profile { .. }) => {
                     warnings.push(format!("profile `{name}` was left out: {error}"));
                 }
                 Err(error) => return Err(error),
@@ -60,7 +61,7 @@ impl Context<'_> {
         changes: &mut Changes,
         added: &[NamedProfile],
         store: bool,
-    ) -> Result<AddedBundles, AdminError> {
+    ) -> Result<AddedBundles, PublishError> {
         let mut added_bundles = AddedBundles::default();
         let profiles = self.all_profiles(added, &mut added_bundles.warnings)?;
         let before = Profiles::of(self.repository).triggers();
@@ -133,7 +134,7 @@ impl<'t> BundleWriter<'t> {
         &mut self,
         profiles: &'p [NamedProfile],
         added_bundles: &mut AddedBundles,
-    ) -> Result<BTreeMap<&'p str, Vec<Read<'p>>>, AdminError> {
+    ) -> Result<BTreeMap<&'p str, Vec<Read<'p>>>, PublishError> {
         let mut wanted: BTreeMap<&str, Vec<Read<'p>>> = BTreeMap::new();
         let mut beyond: BTreeSet<&str> = BTreeSet::new();
         for NamedProfile { name, profile } in profiles {
@@ -178,7 +179,7 @@ impl<'t> BundleWriter<'t> {
     }
 
     /// Builds a bundle from the reads whose files exist, and counts those that are missing.
-    fn draft(&mut self, reads: &[Read<'_>], missing: &mut u64) -> Result<BundleDraft, AdminError> {
+    fn draft(&mut self, reads: &[Read<'_>], missing: &mut u64) -> Result<BundleDraft, PublishError> {
         let mut draft = BundleDraft::new();
         let mut seen: HashSet<&Read<'_>> = HashSet::new();
         let mut gone: HashSet<&str> = HashSet::new();
@@ -195,7 +196,7 @@ impl<'t> BundleWriter<'t> {
         Ok(draft)
     }
 
-    fn size(&mut self, path: &str) -> Result<Option<u64>, AdminError> {
+    fn size(&mut self, path: &str) -> Result<Option<u64>, PublishError> {
         if let Some(known) = self.sizes.get(path) {
             return Ok(*known);
         }
@@ -207,7 +208,7 @@ impl<'t> BundleWriter<'t> {
     }
 
     /// Returns true if a path and all its parents are directories.
-    fn is_directory(&mut self, path: &[u8]) -> Result<bool, AdminError> {
+    fn is_directory(&mut self, path: &[u8]) -> Result<bool, PublishError> {
         if let Some(known) = self.directories.get(path) {
             return Ok(*known);
         }
@@ -225,7 +226,7 @@ impl<'t> BundleWriter<'t> {
     }
 
     /// Removes the bundle of a trigger, if it is ours.
-    fn remove(&mut self, trigger: &str, edits: &mut Vec<BundleEdit>) -> Result<(), AdminError> {
+    fn remove(&mut self, trigger: &str, edits: &mut Vec<BundleEdit>) -> Result<(), PublishError> {
         let Some((directory, name)) = path::split(trigger.as_bytes()) else { return Ok(()) };
         if !self.is_directory(directory)? {
             return Ok(());
@@ -245,7 +246,7 @@ impl<'t> BundleWriter<'t> {
         text: &[u8],
         encoder: &mut Encoder,
         edits: &mut Vec<BundleEdit>,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         let Some((directory, name)) = path::split(trigger.as_bytes()) else { return Ok(()) };
         let listing = self.tree.list(directory)?;
         let before = listing.iter().find(|entry| is_spec_of(entry, name));

@@ -13,11 +13,12 @@ use esker_format::catalog::{Counters, EntryKind, Flags, NestedCatalog};
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, entry::MARKER};
+use esker_repository::{RepositoryError, entry::MARKER};
 use esker_store::Sink;
 use parking_lot::Mutex;
 
 use crate::changes::NewTree;
+use crate::error::PublishError;
 
 #[cfg(test)]
 pub(crate) use outline::OutlineDirectory;
@@ -57,7 +58,7 @@ pub(crate) struct CatalogBuilder<'r> {
 
 impl CatalogBuilder<'_> {
     /// Writes catalogs, deepest first and several in parallel; returns the root catalog.
-    pub(crate) fn run(&self, outlines: &[Outline], threads: usize) -> Result<Built, AdminError> {
+    pub(crate) fn run(&self, outlines: &[Outline], threads: usize) -> Result<Built, PublishError> {
         let depth = |outline: &Outline| outline.mountpoint.iter().filter(|byte| **byte == b'/').count();
         let mut levels: BTreeMap<usize, Vec<&Outline>> = BTreeMap::new();
         for outline in outlines {
@@ -67,16 +68,16 @@ impl CatalogBuilder<'_> {
             self.run_level(&level, threads)?;
         }
         let root = self.built.lock().get(&b""[..]).cloned();
-        root.ok_or_else(|| AdminError::Missing {
+        Ok(root.ok_or_else(|| RepositoryError::Missing {
             what: "the new root catalog".to_owned(),
             object: String::new(),
-        })
+        })?)
     }
 
-    fn run_level(&self, level: &[&Outline], threads: usize) -> Result<(), AdminError> {
+    fn run_level(&self, level: &[&Outline], threads: usize) -> Result<(), PublishError> {
         let next = std::sync::atomic::AtomicUsize::new(0);
         let error = Mutex::new(None);
-        let work = || -> Result<(), AdminError> {
+        let work = || -> Result<(), PublishError> {
             let mut writer = writing::Writer::new(self);
             while let Some(outline) = level.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
                 if error.lock().is_some() {
@@ -108,7 +109,7 @@ pub(crate) fn is_marker(entry: &Entry) -> bool {
 
 impl NewTree<'_> {
     /// Returns true if the directory `entry` at `path` is the root of a nested catalog.
-    pub(crate) fn is_mountpoint(&self, path: &[u8], entry: &Entry) -> Result<bool, AdminError> {
+    pub(crate) fn is_mountpoint(&self, path: &[u8], entry: &Entry) -> Result<bool, PublishError> {
         if self.changes.get(path).is_none() {
             return Ok(entry.flags.has(Flags::NESTED_MOUNTPOINT));
         }

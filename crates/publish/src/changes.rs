@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use esker_format::catalog::NestedCatalog;
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, path, published::Published};
+use esker_repository::{RepositoryError, path, published::Published};
 
 /// Changes in one directory.
 #[derive(Clone, Debug, Default)]
@@ -153,7 +153,7 @@ pub(crate) struct NewTree<'r> {
 
 impl NewTree<'_> {
     /// Returns the entries of a directory, sorted by name.
-    pub(crate) fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
+    pub(crate) fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, RepositoryError> {
         let Some(change) = self.changes.get(directory) else { return self.published.list(directory) };
         let old = if change.fresh { Vec::new() } else { self.published.list(directory)? };
         let mut entries: BTreeMap<Vec<u8>, Entry> =
@@ -168,7 +168,7 @@ impl NewTree<'_> {
     }
 
     /// Lists all directories, parents before their children.
-    pub(crate) fn directories(&self) -> Result<Vec<Vec<u8>>, AdminError> {
+    pub(crate) fn directories(&self) -> Result<Vec<Vec<u8>>, RepositoryError> {
         let mut all = vec![Vec::new()];
         let mut next = 0;
         while let Some(directory) = all.get(next).cloned() {
@@ -180,7 +180,7 @@ impl NewTree<'_> {
     }
 
     /// Returns the entry of a path, no parent of which may be removed.
-    pub(crate) fn entry(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
+    pub(crate) fn entry(&self, path: &[u8]) -> Result<Option<Entry>, RepositoryError> {
         let Some((directory, name)) = path::split(path) else {
             return match &self.changes.root {
                 Some(root) => Ok(Some(root.clone())),

@@ -23,12 +23,13 @@ use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use esker_repository::{
-    AdminError, Base, BranchHead, BranchRequest, Repository,
+    Base, BranchHead, BranchRequest, Repository,
     head::{HeadLock, Next, read_history},
 };
 use esker_store::Swap;
 
 use crate::changes::Changes;
+use crate::error::PublishError;
 use crate::profiles::Profiles;
 use crate::progress::Phase;
 use crate::report::Report;
@@ -67,7 +68,7 @@ pub(crate) fn commit(
     changes: &Changes,
     options: &mut PublishOptions<'_>,
     report: &mut Report,
-) -> Result<(), AdminError> {
+) -> Result<(), PublishError> {
     let repository = context.repository;
     let begun = context.seconds();
     (options.progress)(context.counters.progress(Phase::Catalogs, 0, 0, context.started.elapsed()));
@@ -128,7 +129,7 @@ pub(crate) fn stage(
     context: &Context<'_>,
     changes: &Changes,
     options: &mut PublishOptions<'_>,
-) -> Result<Option<StagedRevision>, AdminError> {
+) -> Result<Option<StagedRevision>, PublishError> {
     let prepared = Prepared::new(context, changes, context.repository.read_head()?, options)?;
     options.check_stop()?;
     let BranchHead { revision, root, size, .. } = prepared.onto;
@@ -149,7 +150,7 @@ fn publish(
     lock: &HeadLock<'_>,
     options: &PublishOptions<'_>,
     report: &mut Report,
-) -> Result<Swap, AdminError> {
+) -> Result<Swap, PublishError> {
     let profiles = Profiles::of(context.repository);
     let Some(written) = &prepared.written else {
         let swap = match &options.tag.name {
@@ -222,7 +223,7 @@ fn tag(
     new_branch: Option<&Branch>,
     request: &TagRequest,
     report: &mut Report,
-) -> Result<Swap, AdminError> {
+) -> Result<Swap, PublishError> {
     let base = context.published.root()?;
     let mut history = lock.history()?;
     new_branch.into_iter().try_for_each(|branch| history.add_branch(branch.clone()))?;
@@ -264,14 +265,14 @@ pub(crate) fn name_for(
     history: &HistoryDraft,
     tag: &TagRequest,
     now: UnixTime,
-) -> Result<Option<String>, AdminError> {
+) -> Result<Option<String>, PublishError> {
     if let (None, Some(branch)) = (&tag.name, &tag.branch) {
         return Err(TagError::BranchWithoutTag(branch.name.clone()).into());
     }
     let automatic = || repository.settings().automatic_tags.then(|| history.automatic_name(now));
     let name = tag.name.clone().or_else(automatic);
     if name.is_none() && !tag.description.is_empty() {
-        return Err(AdminError::MessageWithoutTag);
+        return Err(PublishError::MessageWithoutTag);
     }
     Ok(name)
 }
@@ -281,7 +282,7 @@ pub(crate) fn check_tag(
     repository: &Repository,
     tag: &TagRequest,
     now: UnixTime,
-) -> Result<Option<String>, AdminError> {
+) -> Result<Option<String>, PublishError> {
     // The newest head: a collect may have taken the history of an earlier one.
     let head = repository.read_head()?.verified;
     let draft = read_history(repository, head.history())?;

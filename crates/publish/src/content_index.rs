@@ -19,7 +19,7 @@ use std::sync::Arc;
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{AdminError, Repository, state};
+use esker_repository::{Repository, RepositoryError, state};
 use esker_store::{Disk, make_dirs, read_file, replace};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
@@ -115,14 +115,14 @@ impl ContentIndex {
     }
 
     /// Writes the changed parts of the index.
-    pub(crate) fn write(&self) -> Result<(), AdminError> {
+    pub(crate) fn write(&self) -> Result<(), RepositoryError> {
         let mut made_folder = false;
         for (number, shard) in self.shards.iter().enumerate() {
             let mut shard = shard.lock();
             let (true, Some(entries)) = (shard.changed, &shard.entries) else { continue };
             if !made_folder {
                 make_dirs(&*self.disk, &self.folder)
-                    .map_err(AdminError::file("making folder", &self.folder))?;
+                    .map_err(RepositoryError::file("making folder", &self.folder))?;
                 made_folder = true;
             }
             let path = self.folder.join(format!("{number:02x}"));
@@ -130,7 +130,7 @@ impl ContentIndex {
             // Another publisher may have written it since it was read.
             let mut all = self.read(&path);
             all.extend(entries);
-            replace(&*self.disk, &path, &encode(&all)).map_err(AdminError::file("writing", &path))?;
+            replace(&*self.disk, &path, &encode(&all)).map_err(RepositoryError::file("writing", &path))?;
             shard.changed = false;
         }
         Ok(())

@@ -3,9 +3,10 @@
 use esker_format::catalog::Flags;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, Base, Repository, entry, path};
+use esker_repository::{Base, Repository, RepositoryError, entry, path};
 
 use crate::changes::{Changes, NewTree};
+use crate::error::PublishError;
 use crate::plan::Differences;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions, until_kept};
@@ -31,7 +32,7 @@ struct Planned {
 
 impl CopyTree<'_> {
     /// Returns the report of a planned copy, and changes nothing.
-    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let context = context(repository, repository.begin(), now)?;
         let tag = context.check_tag(&self.options)?;
         let mut planned = self.plan(&context)?;
@@ -43,12 +44,12 @@ impl CopyTree<'_> {
     }
 
     /// Publishes the copy.
-    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         until_kept(repository, None, |base| self.run_on(repository, base, now))
     }
 
     /// Stores the copy as a revision, and does not publish it.
-    pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, AdminError> {
+    pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, PublishError> {
         let base = repository.begin();
         let _held = repository.hold(&base)?;
         let context = context(repository, base, now)?;
@@ -57,7 +58,7 @@ impl CopyTree<'_> {
         Staged::new(&context, &planned.changes, &mut self.options, Vec::new())
     }
 
-    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, AdminError> {
+    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, PublishError> {
         let context = context(repository, base, now)?;
         context.check_tag(&self.options)?;
         let planned = self.plan(&context)?;
@@ -69,10 +70,11 @@ impl CopyTree<'_> {
         Ok(report)
     }
 
-    fn plan(&self, context: &Context<'_>) -> Result<Planned, AdminError> {
+    fn plan(&self, context: &Context<'_>) -> Result<Planned, PublishError> {
         let (from, to) = (path::normalise(&self.from)?, path::normalise(&self.to)?);
         let published = &context.published;
-        let refused = |path: &[u8], reason| Err(AdminError::Target { path: path::shown(path), reason });
+        let refused =
+            |path: &[u8], reason| Err(RepositoryError::Target { path: path::shown(path), reason }.into());
         let Some((parent, name)) = path::split(&to) else { return refused(&to, "it exists already") };
         let top = match published.entry(&from)? {
             Some(top) if from.is_empty() || path::is_within(&to, &from) => {
@@ -88,7 +90,8 @@ impl CopyTree<'_> {
         }
         let mut planned = Planned { changes: Changes::default(), differences: Differences::default() };
         let reason = "it is no directory, and the copy would be below it";
-        let blocked = |ancestor: &[u8]| AdminError::Target { path: path::shown(ancestor), reason };
+        let blocked =
+            |ancestor: &[u8]| RepositoryError::Target { path: path::shown(ancestor), reason }.into();
         for (directory, made) in context.missing_parents(parent, blocked)? {
             planned.put(&directory, made);
         }
@@ -103,7 +106,7 @@ impl CopyTree<'_> {
     }
 }
 
-fn context(repository: &Repository, base: Base, now: UnixTime) -> Result<Context<'_>, AdminError> {
+fn context(repository: &Repository, base: Base, now: UnixTime) -> Result<Context<'_>, PublishError> {
     Context::without_index(repository, base, now)
 }
 
@@ -115,7 +118,7 @@ impl Planned {
         from: &[u8],
         to: &[u8],
         waiting: &mut Vec<(Vec<u8>, Vec<u8>)>,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         for entry in context.published.list(from)? {
             // Profiles name the paths of their bundles, and a copy is at others.
             if entry::is_profile_bundle(&entry) {
@@ -123,7 +126,7 @@ impl Planned {
             }
             if entry.flags.has(Flags::BIND_MOUNTPOINT) {
                 let path = path::shown(&path::join(from, &entry.name));
-                return Err(AdminError::Target { path, reason: "it shows another revision" });
+                return Err(RepositoryError::Target { path, reason: "it shows another revision" }.into());
             }
             if entry.is_directory() {
                 waiting.push((path::join(from, &entry.name), path::join(to, &entry.name)));

@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 
 use esker_format::glob::Glob;
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, path};
+use esker_repository::path;
 
 use crate::changes::NewTree;
+use crate::error::PublishError;
 
 /// Name of the rules file in the root of the repository.
 pub(crate) const NAME: &[u8] = b".cvmfsdirtab";
@@ -23,10 +24,10 @@ pub(crate) struct Dirtab {
 }
 
 impl Dirtab {
-    pub(crate) fn parse(text: &[u8]) -> Result<Self, AdminError> {
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, PublishError> {
         let mut rules = Self::default();
         for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
-            let refused = |reason: &str| AdminError::Dirtab { line: number + 1, reason: reason.to_owned() };
+            let refused = |reason: &str| PublishError::Dirtab { line: number + 1, reason: reason.to_owned() };
             let line = line.trim_ascii();
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
@@ -64,7 +65,7 @@ impl Dirtab {
     }
 
     /// Returns the selected directories of a tree. Only the directories above them are read.
-    pub(crate) fn selected(&self, tree: NewTree<'_>) -> Result<BTreeSet<Vec<u8>>, AdminError> {
+    pub(crate) fn selected(&self, tree: NewTree<'_>) -> Result<BTreeSet<Vec<u8>>, PublishError> {
         let mut selected = BTreeSet::new();
         for pattern in &self.wanted {
             let mut found = vec![Vec::new()];
@@ -87,7 +88,7 @@ fn add_directories(
     directory: &[u8],
     pattern: &[u8],
     found: &mut Vec<Vec<u8>>,
-) -> Result<(), AdminError> {
+) -> Result<(), PublishError> {
     if !pattern.iter().any(|byte| b"*?\\".contains(byte)) {
         let path = path::join(directory, pattern);
         found.extend(tree.entry(&path)?.filter(Entry::is_directory).map(|_| path));
@@ -179,7 +180,7 @@ mod tests {
     #[test]
     fn invalid_rules_are_refused() {
         for text in ["relative/*", "/a\n!/a", "!/a\n/a", "/a/\n!//a", "/a\\", "/", "!/"] {
-            assert!(matches!(Dirtab::parse(text.as_bytes()), Err(AdminError::Dirtab { .. })), "{text}");
+            assert!(matches!(Dirtab::parse(text.as_bytes()), Err(PublishError::Dirtab { .. })), "{text}");
         }
     }
 

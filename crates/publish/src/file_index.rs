@@ -15,7 +15,7 @@ use std::sync::Arc;
 use esker_format::catalog::PathKey;
 use esker_format::hash::{ContentHash, HashAlgorithm, Hasher};
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, entry::STORAGE_BITS, state};
+use esker_repository::{RepositoryError, entry::STORAGE_BITS, state};
 use esker_store::{Disk, make_dirs, persist, read_file};
 
 use crate::source::Facts;
@@ -120,7 +120,7 @@ impl FileIndex {
     }
 
     /// Replaces the records by those of the publish that just ended.
-    pub(crate) fn write(&self, mut records: Vec<Record>) -> Result<(), AdminError> {
+    pub(crate) fn write(&self, mut records: Vec<Record>) -> Result<(), RepositoryError> {
         records.sort_unstable_by_key(|record| record.key.digest());
         let mut bytes = Vec::with_capacity(records.len() * RECORD_LEN + MAGIC.len() + DIGEST_LEN);
         bytes.extend_from_slice(MAGIC);
@@ -131,9 +131,9 @@ impl FileIndex {
         let digest = ContentHash::of(HashAlgorithm::Sha1, &bytes);
         bytes.extend_from_slice(digest.digest());
         let folder = self.path.parent().unwrap_or(&self.path);
-        make_dirs(&*self.disk, folder).map_err(AdminError::file("making folder", folder))?;
+        make_dirs(&*self.disk, folder).map_err(RepositoryError::file("making folder", folder))?;
         let _lock = state::lock(&self.state)?;
-        persist(&*self.disk, &self.path, &bytes).map_err(AdminError::file("writing", &self.path))
+        persist(&*self.disk, &self.path, &bytes).map_err(RepositoryError::file("writing", &self.path))
     }
 }
 

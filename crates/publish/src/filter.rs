@@ -6,8 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use esker_format::write::catalog::Entry;
-use esker_repository::AdminError;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+use crate::error::PublishError;
 
 /// File in the root of a source, or of the repository, with rules for ignored paths.
 pub(crate) const NAME: &str = ".eskerignore";
@@ -26,8 +27,8 @@ pub struct Filter {
 
 impl Filter {
     /// Adds rules in the syntax of `.gitignore`; `path` is where they come from.
-    pub fn ignore(&mut self, text: &[u8], path: &Path) -> Result<(), AdminError> {
-        let refused = |reason: String| AdminError::Rules { path: path.to_owned(), reason };
+    pub fn ignore(&mut self, text: &[u8], path: &Path) -> Result<(), PublishError> {
+        let refused = |reason: String| PublishError::Rules { path: path.to_owned(), reason };
         let text = std::str::from_utf8(text).map_err(|error| refused(error.to_string()))?;
         self.lines.extend(text.lines().map(str::to_owned));
         let mut builder = GitignoreBuilder::new("");
@@ -39,12 +40,12 @@ impl Filter {
     }
 
     /// Adds the rules of the file `.eskerignore` of a folder, if it has one.
-    pub(crate) fn ignore_of(&mut self, folder: &Path) -> Result<(), AdminError> {
+    pub(crate) fn ignore_of(&mut self, folder: &Path) -> Result<(), PublishError> {
         let path = folder.join(NAME);
         match std::fs::read(&path) {
             Ok(text) => self.ignore(&text, &path),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(source) => Err(AdminError::Source { doing: "reading", path, source }),
+            Err(source) => Err(PublishError::Source { doing: "reading", path, source }),
         }
     }
 
@@ -72,11 +73,11 @@ pub struct OwnerMap {
 
 impl OwnerMap {
     /// Parses a map; `path` is for messages.
-    pub fn parse(text: &[u8], path: &Path) -> Result<Self, AdminError> {
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, PublishError> {
         let mut map = Self::default();
         for (number, line) in String::from_utf8_lossy(text).lines().enumerate() {
             let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
-            let refused = || AdminError::Rules {
+            let refused = || PublishError::Rules {
                 path: path.to_owned(),
                 reason: format!("line {} is not an old number (or `*`) and a new one", number + 1),
             };

@@ -8,7 +8,6 @@ use esker_format::catalog::Flags;
 use esker_format::hash::ContentHash;
 use esker_format::write::catalog::Entry;
 use esker_repository::{
-    AdminError,
     entry::{self, AUTO_MARKER, MARKER},
     path,
     published::{Published, read_small_file},
@@ -17,6 +16,7 @@ use esker_store::Sink;
 
 use crate::changes::{Changes, NewTree};
 use crate::dirtab::{self, Dirtab};
+use crate::error::PublishError;
 
 /// The rules of a repository before and after a change.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// Reads the rules of a tree, all of whose contents are stored.
-    pub(crate) fn of(sink: &dyn Sink, tree: NewTree<'_>) -> Result<Self, AdminError> {
+    pub(crate) fn of(sink: &dyn Sink, tree: NewTree<'_>) -> Result<Self, PublishError> {
         let before = Dirtab::of_published(sink, tree.published)?;
         if !Self::change_in(tree.changes) {
             return Ok(Self { now: before.clone(), before });
@@ -50,7 +50,7 @@ impl Rules {
     }
 
     /// Returns the selected directories of a tree that had no catalog of their own before its changes.
-    pub(crate) fn missing(&self, tree: NewTree<'_>) -> Result<Vec<Vec<u8>>, AdminError> {
+    pub(crate) fn missing(&self, tree: NewTree<'_>) -> Result<Vec<Vec<u8>>, PublishError> {
         let mut missing = Vec::new();
         for directory in self.now.selected(tree)? {
             if tree.published.nested_at(&directory)?.is_none() {
@@ -67,7 +67,7 @@ impl Rules {
         published: &Published,
         changes: &mut Changes,
         empty: (ContentHash, Flags),
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         let tree = NewTree { published, changes };
         let directories = match Self::change_in(changes) {
             true => tree.directories()?,
@@ -83,7 +83,7 @@ impl Rules {
         changes: &mut Changes,
         empty: (ContentHash, Flags),
         directory: &[u8],
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         if directory.is_empty() {
             return Ok(());
         }

@@ -13,6 +13,7 @@ use esker_format::write::catalog::Entry;
 
 use crate::content_index::ContentIndex;
 use crate::dry::DrySink;
+use crate::error::PublishError;
 use crate::follow_rules::Rules;
 use crate::pipeline::Feeder;
 use crate::progress::Phase;
@@ -23,7 +24,7 @@ use crate::staged::Staged;
 
 use archive::Archive;
 use collect::{Collected, Collector};
-use esker_repository::{AdminError, Base, Repository, path};
+use esker_repository::{Base, Repository, path};
 
 /// Owner of the ingested entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +53,7 @@ pub struct Ingest<'r> {
 
 impl Ingest<'_> {
     /// Returns the report of a planned ingest: reads the archive and stores nothing.
-    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let base = repository.begin_on(self.options.tag.branch.as_ref())?;
         let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
@@ -68,7 +69,7 @@ impl Ingest<'_> {
     }
 
     /// Ingests the archive. Without a difference to the published content there is no new revision.
-    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let branch = self.options.tag.branch.clone();
         if self.archive.as_os_str() == "-" {
             // The archive can't be read twice.
@@ -81,7 +82,7 @@ impl Ingest<'_> {
 
     /// Stores the archive and the catalogs that have it, and publishes neither. Returns the unpublished revision, and the
     /// published one that it was made of; without a difference they are the same.
-    pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, AdminError> {
+    pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, PublishError> {
         let base = repository.begin_on(self.options.tag.branch.as_ref())?;
         let _held = repository.hold(&base)?;
         let mut context = Context::on(repository, base, &self.target, now)?;
@@ -95,7 +96,7 @@ impl Ingest<'_> {
         Staged::new(&context, &collected.changes, &mut self.options, warnings)
     }
 
-    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, AdminError> {
+    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, PublishError> {
         let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
         context.check_tag(&self.options)?;
@@ -118,7 +119,7 @@ impl Ingest<'_> {
         context: &Context<'_>,
         index: &ContentIndex,
         dry: bool,
-    ) -> Result<Collected, AdminError> {
+    ) -> Result<Collected, PublishError> {
         let started = Instant::now();
         let mut collector = Collector::new(context, self.owner);
         for delete in &self.delete {

@@ -1,10 +1,12 @@
 //! Compares the files and catalogs of a new revision with the limits in the settings.
 
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, FILE, Limits, OverLimit, path, published::Published};
+use esker_repository::{Limits, path, published::Published};
 
 use crate::catalogs::Outline;
 use crate::changes::Changes;
+use crate::error::PublishError;
+use crate::over_limit::{FILE, OverLimit};
 
 /// Most files and catalogs above a limit that are named.
 const NAMED_MAX: usize = 20;
@@ -32,10 +34,10 @@ impl OverLimits {
     }
 
     /// Fails if limits are enforced and one is exceeded.
-    pub(crate) fn enforced(self, limits: &Limits) -> Result<Self, AdminError> {
+    pub(crate) fn enforced(self, limits: &Limits) -> Result<Self, PublishError> {
         match self.named.first() {
             Some(first) if limits.enforced => {
-                Err(AdminError::OverLimit { first: Box::new(first.clone()), more: self.count - 1 })
+                Err(PublishError::OverLimit { first: Box::new(first.clone()), more: self.count - 1 })
             }
             _ => Ok(self),
         }
@@ -55,7 +57,7 @@ fn add_file(
     published: &Published,
     path: &[u8],
     entry: &Entry,
-) -> Result<(), AdminError> {
+) -> Result<(), PublishError> {
     if !entry.is_file() || limits.file.is_none_or(|limit| entry.size <= limit) {
         return Ok(());
     }
@@ -72,7 +74,7 @@ pub(crate) fn file(
     published: &Published,
     path: &[u8],
     entry: &Entry,
-) -> Result<OverLimits, AdminError> {
+) -> Result<OverLimits, PublishError> {
     let mut found = OverLimits::default();
     add_file(&mut found, limits, published, path, entry)?;
     Ok(found)
@@ -84,7 +86,7 @@ pub(crate) fn all(
     published: &Published,
     changes: &Changes,
     outlines: &[Outline],
-) -> Result<OverLimits, AdminError> {
+) -> Result<OverLimits, PublishError> {
     let mut found = OverLimits::default();
     for (directory, change) in changes.directories() {
         for entry in change.entries.values().flatten() {

@@ -39,6 +39,7 @@ use crate::base::BaseRevision;
 use crate::changes::{Changes, NewTree};
 use crate::content_index::ContentIndex;
 use crate::dirtab::Dirtab;
+use crate::error::PublishError;
 use crate::filter::{self, Filter};
 use crate::follow_rules::Rules;
 use crate::path_changes::{self, PathChange};
@@ -52,7 +53,7 @@ use crate::source::Source;
 
 use access::Access;
 use esker_repository::{
-    AdminError, ChangeKind, Disks, Repository, Settings, Storage, path,
+    ChangeKind, Disks, Repository, RepositoryError, Settings, Storage, path,
     published::{Published, read_small_file},
 };
 use walk::{Walk, Walked};
@@ -96,13 +97,14 @@ struct Lower {
 
 impl Upper {
     /// Copies the attributes of the base's root to a new upper folder, whose attributes the overlay shows at its root.
-    pub fn prepare(&self, repository: &Path) -> Result<(), AdminError> {
+    pub fn prepare(&self, repository: &Path) -> Result<(), PublishError> {
         let base = self.open_base(repository)?;
         let Some(root) = base.published.entry(b"")? else { return Ok(()) };
         let (uid, gid) = self.claimed.unwrap_or((root.uid, root.gid));
-        let failed = |doing| AdminError::file(doing, &self.folder);
-        let done =
-            |outcome: rustix::io::Result<()>, doing| outcome.map_err(|error| failed(doing)(error.into()));
+        let failed = |doing| RepositoryError::file(doing, &self.folder);
+        let done = |outcome: rustix::io::Result<()>, doing| {
+            outcome.map_err(|error| PublishError::from(failed(doing)(error.into())))
+        };
         let owner =
             chownat(CWD, &self.folder, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::empty());
         done(owner, "changing the owner of")?;
@@ -121,7 +123,7 @@ impl Upper {
     }
 
     /// Lists the changed paths. Needs the folder of the repository, and neither keys nor a valid whitelist.
-    pub fn changes(&self, repository: &Path, stop: &AtomicBool) -> Result<Vec<PathChange>, AdminError> {
+    pub fn changes(&self, repository: &Path, stop: &AtomicBool) -> Result<Vec<PathChange>, PublishError> {
         let base = self.open_base(repository)?;
         let planned = self.plan(&base, stop)?;
         let origin = self.origin.as_ref().unwrap_or(&self.base);
@@ -130,11 +132,11 @@ impl Upper {
     }
 
     /// Gives entries back the modes that an interrupted publish changed. Must be called before the folder is mounted again.
-    pub fn restore_modes(&self) -> Result<(), AdminError> {
+    pub fn restore_modes(&self) -> Result<(), PublishError> {
         access::restore(&self.folder)
     }
 
-    fn open_base(&self, repository: &Path) -> Result<Lower, AdminError> {
+    fn open_base(&self, repository: &Path) -> Result<Lower, PublishError> {
         let disks = Disks::default();
         let sink = Storage::open_on(&disks, repository)?.sink().clone();
         let published = Published::with_root(sink.clone(), self.base.root, self.base.size);
@@ -143,7 +145,7 @@ impl Upper {
     }
 
     /// Adds the rules of the merged tree.
-    fn add_ignored(&self, filter: &mut Filter, base: &Lower) -> Result<(), AdminError> {
+    fn add_ignored(&self, filter: &mut Filter, base: &Lower) -> Result<(), PublishError> {
         let path = path::join(b"", filter::NAME.as_bytes());
         match std::fs::symlink_metadata(self.folder.join(filter::NAME)) {
             Ok(facts) if facts.is_file() => filter.ignore_of(&self.folder),
@@ -164,7 +166,7 @@ impl Upper {
     }
 
     /// Compares the folder with its base.
-    fn plan(&self, base: &Lower, stop: &AtomicBool) -> Result<Planned, AdminError> {
+    fn plan(&self, base: &Lower, stop: &AtomicBool) -> Result<Planned, PublishError> {
         let Lower { sink, published, settings } = base;
         let within = path::normalise(&self.within)?;
         let access = Access::open(&self.folder)?;
@@ -213,15 +215,15 @@ struct Planned {
 
 impl Planned {
     /// Returns the changes of the published revision that the lower layer was made of.
-    fn changes(&self, lower: &Published, origin: &Published) -> Result<Changes, AdminError> {
+    fn changes(&self, lower: &Published, origin: &Published) -> Result<Changes, PublishError> {
         if lower.root_hash() == origin.root_hash() {
             return Ok(self.plan.changes.clone());
         }
-        origin::difference(origin, NewTree { published: lower, changes: &self.plan.changes })
+        Ok(origin::difference(origin, NewTree { published: lower, changes: &self.plan.changes })?)
     }
 
     /// Lists the changed paths. Fails if one is outside of the directory that may change.
-    fn list(&self, origin: &Published, changes: &Changes) -> Result<Vec<PathChange>, AdminError> {
+    fn list(&self, origin: &Published, changes: &Changes) -> Result<Vec<PathChange>, PublishError> {
         let changes = path_changes::list(origin, changes)?;
         let may_change = |change: &&PathChange| {
             let path = change.path.strip_prefix(b"/").map_or(&b""[..], |rest| match rest {
@@ -237,7 +239,7 @@ impl Planned {
         if paths.is_empty() {
             return Ok(changes);
         }
-        Err(AdminError::Outside {
+        Err(PublishError::Outside {
             within: path::shown(&self.within),
             count: paths.len() as u64 + outside.count() as u64,
             paths: paths.iter().map(|path| path::shown(path)).collect(),
@@ -247,7 +249,7 @@ impl Planned {
 
 impl PublishUpper<'_> {
     /// Returns the report of a planned publish, and changes nothing.
-    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let context = self.context(repository, now)?;
         let tag = context.check_tag(&self.options)?;
         let (lower, planned) = self.plan(&context)?;
@@ -263,7 +265,7 @@ impl PublishUpper<'_> {
     }
 
     /// Publishes. Without a difference there is no new revision.
-    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let context = self.context(repository, now)?;
         context.check_tag(&self.options)?;
         let (lower, mut planned) = self.plan(&context)?;
@@ -287,13 +289,13 @@ impl PublishUpper<'_> {
         Ok(report)
     }
 
-    fn context<'c>(&self, repository: &'c Repository, now: UnixTime) -> Result<Context<'c>, AdminError> {
+    fn context<'c>(&self, repository: &'c Repository, now: UnixTime) -> Result<Context<'c>, PublishError> {
         let base = self.upper.origin.as_ref().unwrap_or(&self.upper.base);
         Context::without_index(repository, base.base(), now)
     }
 
     /// Returns the lower layer, and what the upper folder changes in it.
-    fn plan(&mut self, context: &Context<'_>) -> Result<(Published, Planned), AdminError> {
+    fn plan(&mut self, context: &Context<'_>) -> Result<(Published, Planned), PublishError> {
         let PublishOptions { stop, progress, .. } = &mut self.options;
         progress(context.counters.progress(Phase::Scan, 0, 0, context.started.elapsed()));
         let sink: Arc<dyn Sink> = context.repository.storage().sink().clone();
@@ -309,7 +311,7 @@ impl PublishUpper<'_> {
         context: &Context<'_>,
         plan: &mut Plan,
         index: &ContentIndex,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         let started = Instant::now();
         let source = Source::open(&self.upper.folder)?;
         let (number, bytes) = (plan.jobs as u64, plan.bytes_to_read);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use esker_format::catalog::EntryKind;
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, ChangeKind, entry, path, published::Published};
+use esker_repository::{ChangeKind, RepositoryError, entry, path, published::Published};
 use serde::{Serialize, Serializer};
 
 use crate::changes::Changes;
@@ -26,7 +26,7 @@ fn as_text<S: Serializer>(path: &[u8], serializer: S) -> Result<S::Ok, S::Error>
 }
 
 /// Lists the changed paths, sorted.
-pub(crate) fn list(published: &Published, changes: &Changes) -> Result<Vec<PathChange>, AdminError> {
+pub(crate) fn list(published: &Published, changes: &Changes) -> Result<Vec<PathChange>, RepositoryError> {
     let mut lister = Lister { published, found: Vec::new() };
     if let Some(root) = &changes.root {
         lister.add(b"", ChangeKind::Changed, root);
@@ -58,7 +58,7 @@ impl Lister<'_> {
         self.found.push(PathChange { path, change, kind });
     }
 
-    fn list_directory(&mut self, directory: &[u8], changes: &Changes) -> Result<(), AdminError> {
+    fn list_directory(&mut self, directory: &[u8], changes: &Changes) -> Result<(), RepositoryError> {
         let Some(change) = changes.get(directory) else { return Ok(()) };
         let mut old: BTreeMap<Vec<u8>, Entry> = BTreeMap::new();
         if self.published.entry(directory)?.is_some_and(|entry| entry.is_directory()) {
@@ -89,12 +89,12 @@ impl Lister<'_> {
         Ok(())
     }
 
-    fn remove(&mut self, path: &[u8], old: &Entry) -> Result<(), AdminError> {
+    fn remove(&mut self, path: &[u8], old: &Entry) -> Result<(), RepositoryError> {
         self.add(path, ChangeKind::Removed, old);
         if old.is_directory() { self.remove_below(path) } else { Ok(()) }
     }
 
-    fn remove_below(&mut self, directory: &[u8]) -> Result<(), AdminError> {
+    fn remove_below(&mut self, directory: &[u8]) -> Result<(), RepositoryError> {
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {
             for entry in self.published.list(&directory)? {

@@ -23,10 +23,11 @@ use esker_store::Sink;
 use parking_lot::Mutex;
 
 use crate::content_index::ContentIndex;
+use crate::error::PublishError;
 use crate::progress::{Counters, TICK};
 use crate::source_entry::is_control;
 use budget::{Budget, Share};
-use esker_repository::{AdminError, Settings, condemned::Condemned};
+use esker_repository::{RepositoryError, Settings, condemned::Condemned};
 
 /// Objects that hold the content of one file.
 #[derive(Clone, Debug, Default)]
@@ -77,19 +78,19 @@ const QUEUE_LEN: usize = 256;
 const BLOCK: usize = 256 << 10;
 
 /// Hands files to a [`Feed`]; runs on a thread of its own.
-pub(crate) type Feeder<'f> = Box<dyn FnOnce(&Feed<'_>) -> Result<(), AdminError> + Send + 'f>;
+pub(crate) type Feeder<'f> = Box<dyn FnOnce(&Feed<'_>) -> Result<(), PublishError> + Send + 'f>;
 
 /// State shared by the threads of one run.
 #[derive(Default)]
 struct Run {
     contents: Mutex<Vec<Content>>,
-    error: Mutex<Option<AdminError>>,
+    error: Mutex<Option<PublishError>>,
     /// Set after an error, or when the caller stops the run.
     over: AtomicBool,
 }
 
 impl Run {
-    fn fail(&self, error: AdminError) {
+    fn fail(&self, error: PublishError) {
         let mut first = self.error.lock();
         *first = first.take().or(Some(error));
         self.over.store(true, Ordering::Relaxed);
@@ -107,7 +108,7 @@ impl Pipeline<'_> {
         &self,
         feeders: Vec<Feeder<'_>>,
         tick: &mut dyn FnMut(),
-    ) -> Result<Vec<Content>, AdminError> {
+    ) -> Result<Vec<Content>, PublishError> {
         let run = Run::default();
         let largest = u64::from(self.settings.chunks.max());
         let budget = Budget::new(MEMORY_MAX.max(largest * (feeders.len() as u64 + 1)));
@@ -140,7 +141,7 @@ impl Pipeline<'_> {
             // Ends when the last thread has dropped its end.
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(TICK) {
                 if self.stop.load(Ordering::Relaxed) && !run.is_over() {
-                    run.fail(AdminError::Interrupted);
+                    run.fail(RepositoryError::Interrupted.into());
                 }
                 tick();
             }
@@ -153,7 +154,7 @@ impl Pipeline<'_> {
 }
 
 impl Pipeline<'_> {
-    fn is_condemned(&self, object: &ObjectName) -> Result<bool, AdminError> {
+    fn is_condemned(&self, object: &ObjectName) -> Result<bool, RepositoryError> {
         self.condemned.as_ref().map_or(Ok(false), |condemned| condemned.contains(object))
     }
 }
@@ -183,7 +184,7 @@ struct FileOfJob {
 }
 
 /// Fills a buffer with the next bytes of a file; fewer only at its end.
-type Fill<'f> = dyn FnMut(&mut [u8]) -> Result<usize, AdminError> + 'f;
+type Fill<'f> = dyn FnMut(&mut [u8]) -> Result<usize, PublishError> + 'f;
 
 impl Feed<'_> {
     /// Returns true if the pipeline accepts no more files.
@@ -198,7 +199,7 @@ impl Feed<'_> {
         name: &[u8],
         size: u64,
         fill: &mut Fill<'_>,
-    ) -> Result<bool, AdminError> {
+    ) -> Result<bool, PublishError> {
         let settings = self.pipeline.settings;
         let file = FileOfJob { job, external: settings.external_data && !is_control(name), size };
         let stored = if size <= u64::from(settings.chunks.min()) {
@@ -210,13 +211,13 @@ impl Feed<'_> {
         Ok(stored)
     }
 
-    fn fill(&self, room: &mut [u8], fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+    fn fill(&self, room: &mut [u8], fill: &mut Fill<'_>) -> Result<bool, PublishError> {
         let read = fill(room)?;
         self.pipeline.counters.bytes.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read == room.len())
     }
 
-    fn store_whole(&self, file: FileOfJob, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+    fn store_whole(&self, file: FileOfJob, fill: &mut Fill<'_>) -> Result<bool, PublishError> {
         let FileOfJob { job, external, size } = file;
         let share = self.budget.take(size);
         // No larger than the smallest size of a chunk, which fits.
@@ -228,7 +229,7 @@ impl Feed<'_> {
         Ok(true)
     }
 
-    fn store_chunks(&self, file: FileOfJob, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+    fn store_chunks(&self, file: FileOfJob, fill: &mut Fill<'_>) -> Result<bool, PublishError> {
         let FileOfJob { job, external, size } = file;
         let sizes = self.pipeline.settings.chunks;
         let largest = sizes.max() as usize;
@@ -258,7 +259,7 @@ impl Feed<'_> {
         left: u64,
         plain: &mut Vec<u8>,
         fill: &mut Fill<'_>,
-    ) -> Result<Option<bool>, AdminError> {
+    ) -> Result<Option<bool>, PublishError> {
         let mut fresh = std::mem::take(&mut cutting.carried);
         loop {
             if let Some(cut) = cutting.chunker.next_cut(&fresh) {

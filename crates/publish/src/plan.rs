@@ -7,7 +7,7 @@ use esker_format::catalog::{Flags, PathKey};
 use esker_format::hash::ContentHash;
 use esker_format::write::catalog::Entry;
 use esker_repository::{
-    AdminError, KindCounts, Settings,
+    KindCounts, Settings,
     entry::{self, AUTO_MARKER, MARKER},
     path,
     published::{Listed, Published},
@@ -15,6 +15,7 @@ use esker_repository::{
 use serde::Serialize;
 
 use crate::changes::Changes;
+use crate::error::PublishError;
 use crate::file_index::{FileIndex, Record};
 use crate::filter::Filter;
 use crate::follow_rules::Rules;
@@ -126,7 +127,7 @@ impl Comparison<'_> {
         grafts: &Grafts,
         old: Vec<Entry>,
         now: Time,
-    ) -> Result<DirectoryPlan, AdminError> {
+    ) -> Result<DirectoryPlan, PublishError> {
         let mut plan = DirectoryPlan { directory: directory.to_vec(), ..DirectoryPlan::default() };
         let mut old: HashMap<Vec<u8>, Entry> =
             old.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
@@ -165,7 +166,7 @@ impl Comparison<'_> {
         found: &[(SourceEntry, Option<Vec<u8>>)],
         old: &mut HashMap<Vec<u8>, Entry>,
         plan: &mut DirectoryPlan,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         let in_source = |name: &[u8]| found.iter().any(|(source, _)| source.name == name);
         if in_source(MARKER) || in_source(AUTO_MARKER) || directory.is_empty() {
             return Ok(());
@@ -351,7 +352,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Returns a plan that reads only those files whose published entry has the same size.
-    pub(crate) fn take_doubtful(&mut self, published: &Published) -> Result<Self, AdminError> {
+    pub(crate) fn take_doubtful(&mut self, published: &Published) -> Result<Self, PublishError> {
         let mut jobs: HashMap<usize, usize> = HashMap::new();
         let mut listed = Listed::default();
         let mut doubtful = Self::default();

@@ -8,8 +8,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use esker_repository::{AdminError, Repository};
+use esker_repository::{Repository, RepositoryError};
 
+use crate::error::PublishError;
 use crate::source::Facts;
 
 /// Private files and folders of a repository: what each is, by device and inode.
@@ -22,7 +23,7 @@ const STATE: &str = "it is the publisher's state of this repository";
 
 impl PrivateFiles {
     /// Finds the private keys in the folders of a repository's keys, and its storage and state. Absent ones are none.
-    pub(crate) fn of(repository: &Repository) -> Result<Self, AdminError> {
+    pub(crate) fn of(repository: &Repository) -> Result<Self, PublishError> {
         let storage = repository.storage().is_folder().then(|| repository.storage().place());
         let (keys, state) = (repository.keys().private_keys()?, repository.state());
         let keys = keys.iter().map(|path| (path.as_path(), KEY));
@@ -37,9 +38,9 @@ impl PrivateFiles {
     }
 
     /// Refuses a source folder that is in the storage or the state.
-    pub(crate) fn check_root(&self, source: &Path) -> Result<(), AdminError> {
+    pub(crate) fn check_root(&self, source: &Path) -> Result<(), PublishError> {
         let failed =
-            |error| AdminError::Source { doing: "looking at", path: source.to_owned(), source: error };
+            |error| PublishError::Source { doing: "looking at", path: source.to_owned(), source: error };
         let real = source.canonicalize().map_err(failed)?;
         for folder in real.ancestors() {
             if let Some(id) = id_of(folder)?
@@ -49,32 +50,32 @@ impl PrivateFiles {
                     true => (*what).to_owned(),
                     false => format!("of `{}` that it is in, {what}", folder.display()),
                 };
-                return Err(AdminError::Refused { path: source.to_owned(), reason });
+                return Err(PublishError::Refused { path: source.to_owned(), reason });
             }
         }
         Ok(())
     }
 
     /// Refuses an entry of the source that is private; `path` is its path for the message.
-    pub(crate) fn check(&self, facts: &Facts, path: impl FnOnce() -> PathBuf) -> Result<(), AdminError> {
+    pub(crate) fn check(&self, facts: &Facts, path: impl FnOnce() -> PathBuf) -> Result<(), PublishError> {
         match self.0.get(&(facts.device, facts.inode)) {
             None => Ok(()),
             Some(what) => {
                 let reason = format!(
                     "{what}, and all clients could read it; move it out of the source, or leave it out by --ignore"
                 );
-                Err(AdminError::Refused { path: path(), reason })
+                Err(PublishError::Refused { path: path(), reason })
             }
         }
     }
 }
 
-fn id_of(path: &Path) -> Result<Option<(u64, u64)>, AdminError> {
+fn id_of(path: &Path) -> Result<Option<(u64, u64)>, RepositoryError> {
     match fs::metadata(path) {
         Ok(facts) => Ok(Some((facts.dev(), facts.ino()))),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(None)
         }
-        Err(error) => Err(AdminError::file("looking at", path)(error)),
+        Err(error) => Err(RepositoryError::file("looking at", path)(error)),
     }
 }

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_format::profile::{self, Profile, ProfileError};
-use esker_repository::{AdminError, Repository, state};
+use esker_repository::{Repository, RepositoryError, state};
+
+use crate::error::PublishError;
 use esker_store::{Disk, make_dirs, persist, read_file};
 
 const SUFFIX: &str = ".json";
@@ -34,8 +36,8 @@ pub struct NamedProfile {
 
 impl NamedProfile {
     /// Reads a profile from the text of a file `NAME.profile.json` or `NAME.json`.
-    pub fn from_file(path: &Path, text: &[u8]) -> Result<Self, AdminError> {
-        let refused = |reason: String| AdminError::Profile { path: path.to_owned(), reason };
+    pub fn from_file(path: &Path, text: &[u8]) -> Result<Self, PublishError> {
+        let refused = |reason: String| PublishError::Profile { path: path.to_owned(), reason };
         let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
         let stem = file.strip_suffix(SUFFIX).unwrap_or(file);
         let name = stem.strip_suffix(".profile").unwrap_or(stem).to_owned();
@@ -78,11 +80,11 @@ impl<'r> Profiles<'r> {
     }
 
     /// Returns the names of the profiles.
-    pub fn names(&self) -> Result<Vec<String>, AdminError> {
+    pub fn names(&self) -> Result<Vec<String>, PublishError> {
         let folder = self.state.join(state::PROFILES);
         let listed = match self.disk.list(&folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            listed => listed.map_err(AdminError::file("reading folder", &folder))?,
+            listed => listed.map_err(RepositoryError::file("reading folder", &folder))?,
         };
         let name = |file: std::ffi::OsString| file.to_str()?.strip_suffix(SUFFIX).map(str::to_owned);
         let mut names: Vec<String> =
@@ -92,50 +94,51 @@ impl<'r> Profiles<'r> {
     }
 
     /// Reads one profile.
-    pub fn get(&self, name: &str) -> Result<NamedProfile, AdminError> {
+    pub fn get(&self, name: &str) -> Result<NamedProfile, PublishError> {
         let path = self.file(name);
         let limit = profile::BYTES_MAX as u64;
-        let text = read_file(&*self.disk, &path, limit).map_err(AdminError::file("reading", &path))?;
+        let text = read_file(&*self.disk, &path, limit).map_err(RepositoryError::file("reading", &path))?;
         match text {
             Some(text) if is_name(name) => NamedProfile::from_file(&path, &text),
-            _ => Err(AdminError::NoProfile(name.to_owned())),
+            _ => Err(PublishError::NoProfile(name.to_owned())),
         }
     }
 
     /// Stores a profile for all later publishes, and replaces one of the same name.
-    pub fn add(&self, added: &NamedProfile) -> Result<(), AdminError> {
+    pub fn add(&self, added: &NamedProfile) -> Result<(), PublishError> {
         self.check(added)?;
         let path = self.file(&added.name);
         let names = self.names()?;
         if names.len() >= PROFILES_MAX && !names.contains(&added.name) {
             let reason = format!("there are {PROFILES_MAX} profiles already");
-            return Err(AdminError::Profile { path, reason });
+            return Err(PublishError::Profile { path, reason });
         }
         let folder = self.state.join(state::PROFILES);
-        make_dirs(&*self.disk, &folder).map_err(AdminError::file("making folder", &folder))?;
+        make_dirs(&*self.disk, &folder).map_err(RepositoryError::file("making folder", &folder))?;
         let _lock = state::lock(self.state)?;
-        persist(&*self.disk, &path, &added.profile.to_json()).map_err(AdminError::file("writing", &path))
+        let written = persist(&*self.disk, &path, &added.profile.to_json());
+        Ok(written.map_err(RepositoryError::file("writing", &path))?)
     }
 
     /// Refuses a profile of another repository.
-    pub(crate) fn check(&self, added: &NamedProfile) -> Result<(), AdminError> {
+    pub(crate) fn check(&self, added: &NamedProfile) -> Result<(), PublishError> {
         let of = added.profile.repository.as_str();
         if of == self.repository {
             return Ok(());
         }
         let reason = format!("it was recorded in `{of}`");
-        Err(AdminError::Profile { path: PathBuf::from(&added.name), reason })
+        Err(PublishError::Profile { path: PathBuf::from(&added.name), reason })
     }
 
     /// Removes a profile; the next publish removes its bundles.
-    pub fn remove(&self, name: &str) -> Result<(), AdminError> {
+    pub fn remove(&self, name: &str) -> Result<(), PublishError> {
         if !self.names()?.iter().any(|known| known == name) {
-            return Err(AdminError::NoProfile(name.to_owned()));
+            return Err(PublishError::NoProfile(name.to_owned()));
         }
         let path = self.file(name);
-        self.disk.remove(&path).map_err(AdminError::file("removing", &path))?;
+        self.disk.remove(&path).map_err(RepositoryError::file("removing", &path))?;
         let folder = self.state.join(state::PROFILES);
-        self.disk.sync_dir(&folder).map_err(AdminError::file("writing folder", &folder))
+        Ok(self.disk.sync_dir(&folder).map_err(RepositoryError::file("writing folder", &folder))?)
     }
 
     /// Returns the triggers for which bundles were written.
@@ -147,18 +150,18 @@ impl<'r> Profiles<'r> {
     }
 
     /// Remembers further triggers, for which bundles are about to be written. Needs the lock of the head.
-    pub(crate) fn remember_also(&self, triggers: &BTreeSet<String>) -> Result<(), AdminError> {
+    pub(crate) fn remember_also(&self, triggers: &BTreeSet<String>) -> Result<(), RepositoryError> {
         self.remember(&self.triggers().union(triggers).cloned().collect())
     }
 
     /// Remembers the triggers for which bundles are, or may have been, written. Needs the lock of the head.
-    pub(crate) fn remember(&self, triggers: &BTreeSet<String>) -> Result<(), AdminError> {
+    pub(crate) fn remember(&self, triggers: &BTreeSet<String>) -> Result<(), RepositoryError> {
         if *triggers == self.triggers() {
             return Ok(());
         }
         let path = self.state.join(TRIGGERS);
         let _lock = state::lock(self.state)?;
         let text = serde_json::to_vec(triggers).expect("a list of texts becomes JSON because it has no keys");
-        persist(&*self.disk, &path, &text).map_err(AdminError::file("writing", &path))
+        persist(&*self.disk, &path, &text).map_err(RepositoryError::file("writing", &path))
     }
 }

@@ -7,7 +7,7 @@ use esker_format::catalog::PathKey;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 use esker_repository::{
-    AdminError, Base, Repository, entry, path,
+    Base, Repository, RepositoryError, entry, path,
     published::{Listed, Published},
 };
 use esker_store::Sink;
@@ -15,6 +15,7 @@ use esker_store::Sink;
 use crate::content_index::ContentIndex;
 use crate::dirtab::{self, Dirtab};
 use crate::dry::DrySink;
+use crate::error::PublishError;
 use crate::file_index::Record;
 use crate::follow_rules::Rules;
 use crate::pipeline::folder::FolderFiles;
@@ -44,7 +45,7 @@ const READERS_MAX: usize = 8;
 
 impl Publish<'_> {
     /// Returns the report of a planned publish, and changes nothing.
-    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let context =
             self.context(repository, repository.begin_on(self.options.tag.branch.as_ref())?, now)?;
         let tag = context.check_tag(&self.options)?;
@@ -63,12 +64,12 @@ impl Publish<'_> {
     }
 
     /// Publishes the source. Without a difference there is no new revision.
-    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let branch = self.options.tag.branch.clone();
         until_kept(repository, branch.as_ref(), |base| self.run_on(repository, base, now))
     }
 
-    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, AdminError> {
+    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, PublishError> {
         let context = self.context(repository, base, now)?;
         context.check_tag(&self.options)?;
         let mut plan = self.plan(&context)?;
@@ -98,7 +99,7 @@ impl Publish<'_> {
         repository: &'c Repository,
         base: Base,
         now: UnixTime,
-    ) -> Result<Context<'c>, AdminError> {
+    ) -> Result<Context<'c>, PublishError> {
         let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
         context.filter.ignore_of(&self.source)?;
@@ -109,7 +110,7 @@ impl Publish<'_> {
     }
 
     /// Compares the source with the published revision.
-    fn plan(&mut self, context: &Context<'_>) -> Result<Plan, AdminError> {
+    fn plan(&mut self, context: &Context<'_>) -> Result<Plan, PublishError> {
         let PublishOptions { threads, stop, progress, .. } = &mut self.options;
         let mut tick = || progress(context.counters.progress(Phase::Scan, 0, 0, context.started.elapsed()));
         tick();
@@ -135,7 +136,7 @@ impl Publish<'_> {
     }
 
     /// Reads the possibly unchanged files without storing them, and drops changes that are none.
-    fn compare_contents(&mut self, context: &Context<'_>, plan: &mut Plan) -> Result<(), AdminError> {
+    fn compare_contents(&mut self, context: &Context<'_>, plan: &mut Plan) -> Result<(), PublishError> {
         let doubtful = plan.take_doubtful(&context.published)?;
         let index = ContentIndex::of(context.repository);
         let sink = DrySink(context.repository.sink());
@@ -150,7 +151,7 @@ impl Publish<'_> {
         plan: &Plan,
         index: &ContentIndex,
         sink: &dyn Sink,
-    ) -> Result<Vec<Content>, AdminError> {
+    ) -> Result<Vec<Content>, PublishError> {
         let started = Instant::now();
         let source = Source::open(&self.source)?;
         let files = FolderFiles::new(&source, plan, u64::from(context.repository.settings().chunks.min()));
@@ -170,7 +171,7 @@ fn plan_top(
     facts: &Facts,
     before: Option<Entry>,
     plan: &mut Plan,
-) -> Result<(), AdminError> {
+) -> Result<(), PublishError> {
     let settings = context.repository.settings();
     let mut top = source_entry::of_facts(facts, settings);
     context.filter.own(&mut top);
@@ -198,7 +199,7 @@ fn plan_top(
         return Ok(());
     };
     let reason = "a part of it is published, but is no directory";
-    let refused = |_: &[u8]| AdminError::Target { path: path::shown(&context.target), reason };
+    let refused = |_: &[u8]| RepositoryError::Target { path: path::shown(&context.target), reason }.into();
     for (directory, made) in context.missing_parents(parent, refused)? {
         plan.differences.added.add(&made);
         plan.changes.put(&directory, made);
@@ -208,7 +209,7 @@ fn plan_top(
 }
 
 /// Sets the content of entries whose files were read, and reverts changes without a difference.
-fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Result<(), AdminError> {
+fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Result<(), PublishError> {
     let mut listed = Listed::default();
     for waiting in std::mem::take(&mut plan.waiting) {
         let content = contents
@@ -236,17 +237,17 @@ fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Resu
 }
 
 impl Dirtab {
-    pub(crate) fn of_folder(source: &Path) -> Result<Self, AdminError> {
+    pub(crate) fn of_folder(source: &Path) -> Result<Self, PublishError> {
         use std::os::unix::ffi::OsStrExt as _;
         let path = source.join(std::ffi::OsStr::from_bytes(dirtab::NAME));
         match std::fs::read(&path) {
             Ok(text) => Self::parse(&text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(source) => Err(AdminError::Source { doing: "reading", path, source }),
+            Err(source) => Err(PublishError::Source { doing: "reading", path, source }),
         }
     }
 
-    pub(crate) fn of_published(sink: &dyn Sink, published: &Published) -> Result<Self, AdminError> {
+    pub(crate) fn of_published(sink: &dyn Sink, published: &Published) -> Result<Self, PublishError> {
         let Some(entry) = published.entry(&path::join(b"", dirtab::NAME))? else {
             return Ok(Self::default());
         };

@@ -6,7 +6,7 @@ use esker_format::hash::ContentHash;
 use esker_format::history::{DEFAULT_BRANCH, Tag};
 use esker_format::time::UnixTime;
 use esker_repository::{
-    AdminError, ReadHead, Repository,
+    ReadHead, Repository, RepositoryError,
     head::{ATTEMPTS, Next},
     published::Published,
 };
@@ -14,6 +14,7 @@ use esker_store::Swap;
 
 use crate::catalogs::{Built, CatalogBuilder, outline_all};
 use crate::changes::{Changes, NewTree};
+use crate::error::PublishError;
 
 /// A catalog whose counters are wrong: its mountpoint and hash.
 pub type Miscounted = (Vec<u8>, ContentHash);
@@ -33,7 +34,7 @@ pub fn recount(
     miscounted: &[Miscounted],
     now: UnixTime,
     stop: &AtomicBool,
-) -> Result<Option<u64>, AdminError> {
+) -> Result<Option<u64>, PublishError> {
     let mut head = repository.read_head()?;
     for _ in 0..ATTEMPTS {
         let Some(written) = write_recounted(repository, miscounted, &head, now)? else { return Ok(None) };
@@ -65,7 +66,7 @@ pub fn recount(
         }
         head = repository.read_head()?;
     }
-    Err(AdminError::Moving)
+    Err(RepositoryError::Moving.into())
 }
 
 fn write_recounted(
@@ -73,7 +74,7 @@ fn write_recounted(
     miscounted: &[Miscounted],
     head: &ReadHead,
     now: UnixTime,
-) -> Result<Option<Recounted>, AdminError> {
+) -> Result<Option<Recounted>, PublishError> {
     let published = Published::new(repository.storage().sink().clone(), &head.verified);
     let mut changes = Changes::default();
     for (mountpoint, hash) in miscounted {

@@ -8,7 +8,7 @@ use esker_format::compress::{Compression, DecompressError, decompress};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, Repository, path, published::Published};
+use esker_repository::{Repository, RepositoryError, path, published::Published};
 use esker_store::{Cause, Sink};
 use parking_lot::Mutex;
 
@@ -32,7 +32,11 @@ pub struct Reindexed {
 
 /// Reads every file of the published revision and records the object of its content, so that no content is stored
 /// twice.
-pub fn reindex(repository: &Repository, threads: usize, stop: &AtomicBool) -> Result<Reindexed, AdminError> {
+pub fn reindex(
+    repository: &Repository,
+    threads: usize,
+    stop: &AtomicBool,
+) -> Result<Reindexed, RepositoryError> {
     let sink: Arc<dyn Sink> = repository.storage().sink().clone();
     let published = Published::new(sink, repository.head());
     let objects: Vec<Stored> = objects(&published)?.into_iter().collect();
@@ -40,10 +44,10 @@ pub fn reindex(repository: &Repository, threads: usize, stop: &AtomicBool) -> Re
     let next = AtomicUsize::new(0);
     let left_out = AtomicU64::new(0);
     let error = Mutex::new(None);
-    let work = || -> Result<(), AdminError> {
+    let work = || -> Result<(), RepositoryError> {
         while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
             if stop.load(Ordering::Relaxed) {
-                return Err(AdminError::Interrupted);
+                return Err(RepositoryError::Interrupted);
             }
             if !index_object(repository.sink(), &index, object)? {
                 left_out.fetch_add(1, Ordering::Relaxed);
@@ -76,20 +80,22 @@ fn index_object(
     sink: &dyn Sink,
     index: &ContentIndex,
     (name, compression): &Stored,
-) -> Result<bool, AdminError> {
+) -> Result<bool, RepositoryError> {
     let object = || name.to_string();
     let what = || "a file of the published revision".to_owned();
     let stored = match sink.read(&name.path(), OBJECT_MAX) {
         Err(error) if matches!(error.cause(), Cause::TooLarge { .. }) => return Ok(false),
         other => other?,
     };
-    let stored = stored.ok_or_else(|| AdminError::Missing { what: what(), object: object() })?;
+    let stored = stored.ok_or_else(|| RepositoryError::Missing { what: what(), object: object() })?;
     if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
-        return Err(AdminError::Corrupt { what: what(), object: object() });
+        return Err(RepositoryError::Corrupt { what: what(), object: object() });
     }
     let plain = match decompress(&stored, *compression, None, OBJECT_MAX) {
         Err(DecompressError::TooLarge { .. }) => return Ok(false),
-        other => other.map_err(|source| AdminError::Compressed { what: format!("object {name}"), source })?,
+        other => {
+            other.map_err(|source| RepositoryError::Compressed { what: format!("object {name}"), source })?
+        }
     };
     index.insert(
         ContentKey::of(&plain, name.hash.algorithm(), *compression, name.kind),
@@ -100,7 +106,7 @@ fn index_object(
 }
 
 /// Returns the objects of all files.
-fn objects(published: &Published) -> Result<BTreeSet<Stored>, AdminError> {
+fn objects(published: &Published) -> Result<BTreeSet<Stored>, RepositoryError> {
     let mut found = BTreeSet::new();
     let mut waiting = vec![Vec::new()];
     while let Some(directory) = waiting.pop() {

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::error::Error as _;
 
-use esker_repository::{AdminError, OverLimit};
+use esker_repository::RepositoryError;
 use serde::Serialize;
 
 use crate::limits::OverLimits;
+use crate::over_limit::OverLimit;
 use crate::path_changes::PathChange;
 use crate::plan::Differences;
 
@@ -70,7 +71,7 @@ impl Report {
 
     /// Records the failure to write a file that only saves time for later publishes, as a warning. The revision
     /// is public by then, so a failure is none of the publish.
-    pub(crate) fn remembered(&mut self, outcome: Result<(), AdminError>) {
+    pub(crate) fn remembered(&mut self, outcome: Result<(), RepositoryError>) {
         if let Err(error) = outcome {
             let cause = error.source().map_or_else(String::new, |source| format!(": {source}"));
             self.warnings.push(format!("the next publish will take longer: {error}{cause}"));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{AdminError, ObjectSource, TreeDiff, WantedObject, entry::objects_of, path};
+use esker_repository::{ObjectSource, RepositoryError, TreeDiff, WantedObject, entry::objects_of, path};
 use esker_store::LargeBytes;
 use parking_lot::Mutex;
 
@@ -15,7 +15,7 @@ struct NotedCatalogs<'r> {
 }
 
 impl ObjectSource for NotedCatalogs<'_> {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, RepositoryError> {
         if wanted.name.kind == ObjectKind::Catalog {
             self.read.lock().insert(wanted.name);
         }
@@ -28,7 +28,7 @@ pub(crate) fn returning_objects(
     objects: &dyn ObjectSource,
     head: ContentHash,
     target: ContentHash,
-) -> Result<BTreeSet<ObjectName>, AdminError> {
+) -> Result<BTreeSet<ObjectName>, RepositoryError> {
     let noted = NotedCatalogs { objects, read: Mutex::default() };
     let mut found = BTreeSet::new();
     // The virtual directory is compared only on request.
@@ -40,7 +40,7 @@ pub(crate) fn returning_objects(
             Ok(())
         });
         match compared {
-            Ok(_) | Err(AdminError::NoSuchPath(_)) => {}
+            Ok(_) | Err(RepositoryError::NoSuchPath(_)) => {}
             Err(error) => return Err(error),
         }
     }

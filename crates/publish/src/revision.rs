@@ -10,8 +10,8 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 use esker_repository::{
-    AdminError, Base, BranchRequest, Encoder, Repository, Settings, Shrink, entry, path,
-    published::Published, settings::DAY,
+    Base, BranchRequest, Encoder, Repository, RepositoryError, Settings, entry, path, published::Published,
+    settings::DAY,
 };
 use esker_store::Sink;
 
@@ -19,6 +19,7 @@ use crate::balance;
 use crate::changes::{Changes, NewTree};
 use crate::commit::{self, TagRequest};
 use crate::content_index::ContentIndex;
+use crate::error::PublishError;
 use crate::file_index::FileIndex;
 use crate::filter::Filter;
 use crate::follow_rules::Rules;
@@ -29,6 +30,7 @@ use crate::plan::{Comparison, Differences};
 use crate::profiles::{NamedProfile, Profiles};
 use crate::progress::{Counters, Progress};
 use crate::report::Report;
+use crate::shrink::Shrink;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
@@ -52,8 +54,8 @@ pub struct PublishOptions<'r> {
 }
 
 impl PublishOptions<'_> {
-    pub(crate) fn check_stop(&self) -> Result<(), AdminError> {
-        if self.stop.load(Ordering::Relaxed) { Err(AdminError::Interrupted) } else { Ok(()) }
+    pub(crate) fn check_stop(&self) -> Result<(), PublishError> {
+        if self.stop.load(Ordering::Relaxed) { Err(RepositoryError::Interrupted.into()) } else { Ok(()) }
     }
 }
 
@@ -81,20 +83,25 @@ const ATTEMPTS: u32 = 5;
 pub(crate) fn until_kept<T>(
     repository: &Repository,
     branch: Option<&BranchRequest>,
-    mut attempt: impl FnMut(Base) -> Result<T, AdminError>,
-) -> Result<T, AdminError> {
+    mut attempt: impl FnMut(Base) -> Result<T, PublishError>,
+) -> Result<T, PublishError> {
     let mut base = repository.begin_on(branch)?;
     let mut missing = 0;
     for _ in 0..ATTEMPTS {
-        missing = match repository.hold(&base).and_then(|_held| attempt(base)) {
-            Err(AdminError::Collected { objects }) => objects,
+        let held = repository.hold(&base).map_err(PublishError::from);
+        missing = match held.and_then(|_held| attempt(base)) {
+            Err(PublishError::Repository(RepositoryError::Collected { objects })) => objects,
             // A catalog or the history of a head that is no longer kept.
-            Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => 1,
+            Err(PublishError::Repository(RepositoryError::Missing { .. }))
+                if repository.collected_since(&base)? =>
+            {
+                1
+            }
             other => return other,
         };
         base = repository.begin_again(branch)?;
     }
-    Err(AdminError::Collected { objects: missing })
+    Err(RepositoryError::Collected { objects: missing }.into())
 }
 
 /// The object of an empty file, which markers of nested catalogs are.
@@ -105,7 +112,7 @@ pub(crate) struct Empty {
 }
 
 impl Empty {
-    pub(crate) fn new(settings: &Settings, algorithm: HashAlgorithm) -> Result<Self, AdminError> {
+    pub(crate) fn new(settings: &Settings, algorithm: HashAlgorithm) -> Result<Self, PublishError> {
         let mut room = Vec::new();
         let stored = Encoder::new(settings.compression, settings.deflate)?.encode(b"", &mut room)?.to_vec();
         let name = ObjectName::new(ContentHash::of(algorithm, &stored), ObjectKind::File);
@@ -146,7 +153,7 @@ impl<'r> Context<'r> {
         base: Base,
         target: &[u8],
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, PublishError> {
         let started = Instant::now();
         let target = path::normalise(target)?;
         let file_index = FileIndex::read(repository.disks().private.clone(), repository.state(), &target);
@@ -158,7 +165,7 @@ impl<'r> Context<'r> {
         repository: &'r Repository,
         base: Base,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, PublishError> {
         let started = Instant::now();
         let sink: Arc<dyn Sink> = repository.storage().sink().clone();
         Ok(Self {
@@ -187,7 +194,7 @@ impl<'r> Context<'r> {
     }
 
     /// Makes and removes catalogs in changed directories as the rules of `.cvmfsdirtab` say.
-    pub(crate) fn follow_rules(&self, changes: &mut Changes) -> Result<(), AdminError> {
+    pub(crate) fn follow_rules(&self, changes: &mut Changes) -> Result<(), PublishError> {
         let published = &self.published;
         if Rules::change_in(changes) {
             // What was put is not there to read before.
@@ -202,7 +209,7 @@ impl<'r> Context<'r> {
         index: &'p ContentIndex,
         threads: usize,
         stop: &'p AtomicBool,
-    ) -> Result<Pipeline<'p>, AdminError> {
+    ) -> Result<Pipeline<'p>, PublishError> {
         Ok(Pipeline {
             condemned: self.repository.condemned().read()?,
             sink: self.repository.sink(),
@@ -238,8 +245,8 @@ impl<'r> Context<'r> {
     pub(crate) fn missing_parents(
         &self,
         path: &[u8],
-        refused: impl Fn(&[u8]) -> AdminError,
-    ) -> Result<Vec<(Vec<u8>, Entry)>, AdminError> {
+        refused: impl Fn(&[u8]) -> PublishError,
+    ) -> Result<Vec<(Vec<u8>, Entry)>, PublishError> {
         let mut above = self.published.entry(b"")?;
         let mut missing = Vec::new();
         for ancestor in path::ancestry(path).skip(1) {
@@ -290,13 +297,13 @@ impl<'r> Context<'r> {
     }
 
     /// Fails if limits are enforced and a new or changed file exceeds one, before its content is stored.
-    pub(crate) fn check_files(&self, changes: &Changes) -> Result<(), AdminError> {
+    pub(crate) fn check_files(&self, changes: &Changes) -> Result<(), PublishError> {
         let limits = &self.repository.settings().limits;
         limits::all(limits, &self.published, changes, &[])?.enforced(limits).map(|_| ())
     }
 
     /// Checks the requested tag before any other work, and returns its name as it would be now.
-    pub(crate) fn check_tag(&self, options: &PublishOptions<'_>) -> Result<Option<String>, AdminError> {
+    pub(crate) fn check_tag(&self, options: &PublishOptions<'_>) -> Result<Option<String>, PublishError> {
         commit::check_tag(self.repository, &options.tag, self.now)
     }
 
@@ -306,20 +313,20 @@ impl<'r> Context<'r> {
         changes: &Changes,
         options: &mut PublishOptions<'_>,
         report: &mut Report,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         let profiles = Profiles::of(self.repository);
         options.profiles.iter().try_for_each(|added| profiles.add(added))?;
         commit::commit(self, changes, options, report)
     }
 
     /// Stores the object of an empty file.
-    pub(crate) fn put_empty(&self) -> Result<(), AdminError> {
+    pub(crate) fn put_empty(&self) -> Result<(), PublishError> {
         self.repository.sink().put(&self.empty.name, &self.empty.stored)?;
         Ok(())
     }
 
     /// Returns a shrink if the removal of so many entries counts as one.
-    pub(crate) fn shrink(&self, removed: u64) -> Result<Option<Shrink>, AdminError> {
+    pub(crate) fn shrink(&self, removed: u64) -> Result<Option<Shrink>, PublishError> {
         // Few removals need no count of the whole repository.
         if removed < Shrink::REMOVED_MIN {
             return Ok(None);
@@ -332,20 +339,20 @@ impl<'r> Context<'r> {
         &self,
         removed: u64,
         options: &mut PublishOptions<'_>,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         match self.shrink(removed)? {
             Some(shrink) if !(options.confirm_shrink)(shrink) => {
                 options.check_stop()?;
-                Err(AdminError::Shrinks(shrink))
+                Err(PublishError::Shrinks(shrink))
             }
             _ => Ok(()),
         }
     }
 
     /// Adds a warning to the report of a dry run if the change is a shrink.
-    pub(crate) fn warn_of_shrink(&self, removed: u64, report: &mut Report) -> Result<(), AdminError> {
+    pub(crate) fn warn_of_shrink(&self, removed: u64, report: &mut Report) -> Result<(), PublishError> {
         let shrink = self.shrink(removed)?;
-        let warning = |shrink| format!("{}; it has to be confirmed", AdminError::Shrinks(shrink));
+        let warning = |shrink| format!("{}; it has to be confirmed", PublishError::Shrinks(shrink));
         report.warnings.extend(shrink.map(warning));
         Ok(())
     }
@@ -357,7 +364,7 @@ impl<'r> Context<'r> {
         tag: Option<String>,
         options: &PublishOptions<'_>,
         report: &mut Report,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         report.changes = Some(path_changes::list(&self.published, changes)?);
         if !changes.is_empty() {
             let limits = &self.repository.settings().limits;

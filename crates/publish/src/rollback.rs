@@ -8,7 +8,7 @@ use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TRUNK_PREVIOUS, is_reserved};
 use esker_repository::{
-    AdminError, DiffCounts, DiffVisitor, Repository, Revision, Revisions, TreeDiff,
+    DiffCounts, DiffVisitor, Repository, RepositoryError, Revision, Revisions, TreeDiff,
     head::{self, Next, exclusively},
     published::Published,
 };
@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::catalogs::{Built, CatalogBuilder, Outline};
 use crate::changes::{Changes, NewTree};
+use crate::error::PublishError;
 use crate::returning::returning_objects;
 use crate::snapshots;
 
@@ -52,7 +53,7 @@ impl Rollback {
         repository: &Repository,
         now: UnixTime,
         visit: &mut DiffVisitor<'_>,
-    ) -> Result<RollbackReport, AdminError> {
+    ) -> Result<RollbackReport, PublishError> {
         let head = repository.read_head()?.verified;
         let revisions = Revisions::of_head(repository, head.clone())?;
         let mut report = self.plan(&revisions, visit)?;
@@ -69,14 +70,14 @@ impl Rollback {
         repository: &Repository,
         now: UnixTime,
         stop: &AtomicBool,
-    ) -> Result<RollbackReport, AdminError> {
+    ) -> Result<RollbackReport, PublishError> {
         let base = repository.begin_again(None)?;
         // The comparison may take long, so the lock is taken after it.
         let head = repository.read_head()?;
         let revisions = Revisions::of_head(repository, head.verified.clone())?;
         let mut planned = self.plan(&revisions, &mut |_| Ok(()))?;
         let mut returning = existing_objects(repository, &revisions, &planned)?;
-        let report = exclusively(repository, stop, |lock| {
+        let report = exclusively::<_, PublishError>(repository, stop, |lock| {
             let revisions = Revisions::of_head(repository, lock.head().verified.clone())?;
             if !lock.is_of(&head) {
                 planned = self.plan(&revisions, &mut |_| Ok(()))?;
@@ -99,15 +100,20 @@ impl Rollback {
         Ok(report)
     }
 
-    fn plan(&self, revisions: &Revisions, visit: &mut DiffVisitor<'_>) -> Result<RollbackReport, AdminError> {
+    fn plan(
+        &self,
+        revisions: &Revisions,
+        visit: &mut DiffVisitor<'_>,
+    ) -> Result<RollbackReport, PublishError> {
         let before = revisions.head()?;
         let name = self.target.as_deref().unwrap_or(TRUNK_PREVIOUS);
         let tag = revisions.tags().iter().find(|tag| tag.name == name);
         if name == TRUNK_PREVIOUS && tag.is_none() {
-            return Err(AdminError::NothingToUndo { before: revisions.number_before(&before)? });
+            return Err(PublishError::NothingToUndo { before: revisions.number_before(&before)? });
         }
-        let refused =
-            |reason: &str| AdminError::NoRevision { name: name.to_owned(), reason: reason.to_owned() };
+        let refused = |reason: &str| {
+            RepositoryError::NoRevision { name: name.to_owned(), reason: reason.to_owned() }.into()
+        };
         if tag.is_some_and(|tag| tag.branch != DEFAULT_BRANCH) {
             return Err(refused("a rollback needs a revision of the default branch"));
         }
@@ -148,7 +154,7 @@ fn existing_objects(
     repository: &Repository,
     revisions: &Revisions,
     report: &RollbackReport,
-) -> Result<BTreeSet<ObjectName>, AdminError> {
+) -> Result<BTreeSet<ObjectName>, PublishError> {
     let objects = returning_objects(&**revisions.objects(), report.before.root, report.target.root)?;
     let missing = repository.storage().missing(&objects)?;
     let mut missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -161,7 +167,7 @@ fn existing_objects(
     };
     missing.truncate(NAMED_MAX);
     let reason = format!("its files are incomplete: the storage lacks {}{more}", missing.join(", "));
-    Err(AdminError::NoRevision { name: report.target.number.to_string(), reason })
+    Err(RepositoryError::NoRevision { name: report.target.number.to_string(), reason }.into())
 }
 
 /// Writes the root catalog of the target once more, as that of a new revision. All other catalogs stay.
@@ -170,7 +176,7 @@ fn write(
     revisions: &Revisions,
     report: &RollbackReport,
     now: UnixTime,
-) -> Result<(Built, u32), AdminError> {
+) -> Result<(Built, u32), PublishError> {
     let published = Published::of_root(revisions.objects().clone(), (report.target.root, None));
     let head = revisions.published();
     let ttl = published.root()?.catalog.properties().ttl.unwrap_or(head.ttl());

@@ -3,9 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use esker_repository::{AdminError, entry, path, published::Published};
+use esker_repository::{RepositoryError, entry, path, published::Published};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::error::PublishError;
 use crate::graft::Grafts;
 use crate::plan::{Comparison, DirectoryPlan, Plan};
 use crate::private_files::PrivateFiles;
@@ -38,7 +39,7 @@ struct Queue {
     /// Number of steps queued or in progress; the scan ends when it is zero.
     open: usize,
     plan: Plan,
-    error: Option<AdminError>,
+    error: Option<PublishError>,
 }
 
 impl Queue {
@@ -55,7 +56,7 @@ impl Scan<'_> {
         facts: Facts,
         existed: bool,
         tick: &mut dyn FnMut(),
-    ) -> Result<Plan, AdminError> {
+    ) -> Result<Plan, PublishError> {
         let first = Step { relative: Vec::new(), facts, existed };
         let queue = Mutex::new(Queue { steps: vec![first], open: 1, ..Queue::default() });
         let (changed, over) = (Condvar::new(), Condvar::new());
@@ -107,9 +108,9 @@ impl Scan<'_> {
         }
     }
 
-    fn step(&self, step: &Step) -> Result<(DirectoryPlan, Vec<Step>), AdminError> {
+    fn step(&self, step: &Step) -> Result<(DirectoryPlan, Vec<Step>), PublishError> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(AdminError::Interrupted);
+            return Err(RepositoryError::Interrupted.into());
         }
         let directory = [self.target, &step.relative].concat();
         let folder = self.source.open_directory(&step.relative)?;
@@ -150,7 +151,7 @@ impl Scan<'_> {
     }
 
     /// Refuses private files, and entries whose names are reserved at this place.
-    fn refuse(&self, directory: &[u8], step: &Step, entries: &[SourceEntry]) -> Result<(), AdminError> {
+    fn refuse(&self, directory: &[u8], step: &Step, entries: &[SourceEntry]) -> Result<(), PublishError> {
         for entry in entries {
             let shown = || self.source.shown(&path::join(&step.relative, &entry.name));
             self.private.check(&entry.facts, shown)?;
@@ -164,7 +165,7 @@ impl Scan<'_> {
                 }
                 _ => continue,
             };
-            return Err(AdminError::Refused { path: shown(), reason: reason.to_owned() });
+            return Err(PublishError::Refused { path: shown(), reason: reason.to_owned() });
         }
         Ok(())
     }
@@ -175,7 +176,7 @@ impl Scan<'_> {
         folder: &OwnedFd,
         relative: &[u8],
         entries: Vec<SourceEntry>,
-    ) -> Result<(Vec<(SourceEntry, Option<Vec<u8>>)>, u64), AdminError> {
+    ) -> Result<(Vec<(SourceEntry, Option<Vec<u8>>)>, u64), PublishError> {
         let mut left_out = 0;
         let mut found = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -193,7 +194,7 @@ impl Scan<'_> {
         Ok((found, left_out))
     }
 
-    fn count_removed(&self, directory: &[u8], part: &mut DirectoryPlan) -> Result<(), AdminError> {
+    fn count_removed(&self, directory: &[u8], part: &mut DirectoryPlan) -> Result<(), PublishError> {
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {
             for entry in self.published.list(&directory)? {

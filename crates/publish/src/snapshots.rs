@@ -17,7 +17,7 @@ use esker_format::trust::VerifiedHead;
 use esker_format::write::catalog::Entry;
 use esker_format::write::history::{HistoryDraft, is_reserved};
 use esker_repository::{
-    AdminError, Encoder, Repository,
+    Encoder, Repository, RepositoryError,
     entry::MARKER,
     head::{HeadLock, Next, exclusively},
     path::{self, RESERVED},
@@ -26,6 +26,7 @@ use esker_repository::{
 
 use crate::catalogs::{CatalogBuilder, outline_all};
 use crate::changes::{Changes, NewTree};
+use crate::error::PublishError;
 use crate::report::Report;
 
 /// The directory with a directory for each tag.
@@ -45,8 +46,8 @@ pub(crate) fn refresh(
     repository: &Repository,
     now: UnixTime,
     stop: &AtomicBool,
-) -> Result<Option<Refreshed>, AdminError> {
-    let is_wanted = |head: &VerifiedHead| -> Result<Option<bool>, AdminError> {
+) -> Result<Option<Refreshed>, PublishError> {
+    let is_wanted = |head: &VerifiedHead| -> Result<Option<bool>, PublishError> {
         let exists =
             Published::new(repository.storage().sink().clone(), head).root()?.nested.contains_key(RESERVED);
         // Without settings of this repository, what another program made stays.
@@ -86,7 +87,7 @@ fn write(
     lock: &HeadLock<'_>,
     wanted: bool,
     now: UnixTime,
-) -> Result<Option<(Next, Refreshed)>, AdminError> {
+) -> Result<Option<(Next, Refreshed)>, PublishError> {
     let head = &lock.head().verified;
     let published = Published::new(repository.storage().sink().clone(), head);
     let mut history = lock.history()?;
@@ -137,7 +138,7 @@ struct Refresh<'r> {
 }
 
 impl Refresh<'_> {
-    fn plan(&self, history: &HistoryDraft, changes: &mut Changes) -> Result<(), AdminError> {
+    fn plan(&self, history: &HistoryDraft, changes: &mut Changes) -> Result<(), PublishError> {
         let entry = |path: &[u8]| self.published.entry(path);
         if entry(RESERVED)?.is_none() {
             let mut top = self.directory(&RESERVED[1..]);
@@ -171,9 +172,9 @@ impl Refresh<'_> {
     }
 
     /// Shows the revision of a tag. Returns false if it can't be shown, since it was collected.
-    fn show(&self, tag: &Tag, changes: &mut Changes) -> Result<bool, AdminError> {
+    fn show(&self, tag: &Tag, changes: &mut Changes) -> Result<bool, PublishError> {
         let root = match OldCatalog::read(&*self.published.objects, b"", tag.root_catalog, tag.size) {
-            Err(AdminError::Missing { .. }) => return Ok(false),
+            Err(RepositoryError::Missing { .. }) => return Ok(false),
             root => root?,
         };
         let Some(top) = root.entry(b"")? else { return Ok(false) };
@@ -195,7 +196,7 @@ impl Refresh<'_> {
         Entry { name, size: DIRECTORY_SIZE, mtime, link_count: 2, ..Entry::of_mode(0o040_555) }
     }
 
-    fn marker(&self) -> Result<Entry, AdminError> {
+    fn marker(&self) -> Result<Entry, PublishError> {
         let algorithm = self.repository.head().hash_algorithm();
         let mut room = Vec::new();
         let stored = Encoder::for_metadata().encode(b"", &mut room)?;

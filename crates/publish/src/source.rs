@@ -8,8 +8,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use esker_repository::AdminError;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstatfs, openat, readlinkat, statat};
+
+use crate::error::PublishError;
 
 pub(crate) use attributes::{pack_xattrs, read_xattr_pairs};
 
@@ -126,10 +127,10 @@ const OPEN_FILE: OFlags = OFlags::RDONLY
 const OPEN_DIRECTORY: OFlags = OPEN_FILE.union(OFlags::DIRECTORY);
 
 impl Source {
-    pub(crate) fn open(path: &Path) -> Result<Self, AdminError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, PublishError> {
         // The path itself may be a symlink, which is followed.
         let folder = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let folder = folder.map_err(|error| AdminError::Source {
+        let folder = folder.map_err(|error| PublishError::Source {
             doing: "opening",
             path: path.to_owned(),
             source: error.into(),
@@ -147,18 +148,18 @@ impl Source {
         &self,
         doing: &'static str,
         relative: &[u8],
-    ) -> impl FnOnce(rustix::io::Errno) -> AdminError {
+    ) -> impl FnOnce(rustix::io::Errno) -> PublishError {
         let path = self.shown(relative);
-        move |error| AdminError::Source { doing, path, source: error.into() }
+        move |error| PublishError::Source { doing, path, source: error.into() }
     }
 
     /// Returns the metadata of the source folder.
-    pub(crate) fn root_facts(&self) -> Result<Facts, AdminError> {
+    pub(crate) fn root_facts(&self) -> Result<Facts, PublishError> {
         Facts::of_file(self.folder.as_fd()).map_err(self.failed("looking at", b""))
     }
 
     /// Opens a directory by its path below the folder, name by name.
-    pub(crate) fn open_directory(&self, relative: &[u8]) -> Result<OwnedFd, AdminError> {
+    pub(crate) fn open_directory(&self, relative: &[u8]) -> Result<OwnedFd, PublishError> {
         let failed = || self.failed("opening directory", relative);
         let mut directory = openat(&self.folder, c".", OPEN_DIRECTORY, Mode::empty()).map_err(failed())?;
         for name in relative.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -174,13 +175,18 @@ impl Source {
         directory: &OwnedFd,
         relative: &[u8],
         name: &[u8],
-    ) -> Result<OwnedFd, AdminError> {
+    ) -> Result<OwnedFd, PublishError> {
         openat(directory, OsStr::from_bytes(name), OPEN_FILE, Mode::empty())
             .map_err(self.failed("opening", &esker_repository::path::join(relative, name)))
     }
 
     /// Reads a whole open file of at most `limit` bytes.
-    pub(crate) fn read_whole(&self, file: &OwnedFd, path: &[u8], limit: u64) -> Result<Vec<u8>, AdminError> {
+    pub(crate) fn read_whole(
+        &self,
+        file: &OwnedFd,
+        path: &[u8],
+        limit: u64,
+    ) -> Result<Vec<u8>, PublishError> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let (mut bytes, mut room) = (Vec::new(), vec![0; 64 << 10]);
         loop {
@@ -197,7 +203,11 @@ impl Source {
     }
 
     /// Lists a directory by name.
-    pub(crate) fn list(&self, directory: &OwnedFd, relative: &[u8]) -> Result<Vec<SourceEntry>, AdminError> {
+    pub(crate) fn list(
+        &self,
+        directory: &OwnedFd,
+        relative: &[u8],
+    ) -> Result<Vec<SourceEntry>, PublishError> {
         let mut entries = Vec::new();
         let dated = is_dated(directory).map_err(self.failed("looking at the file system of", relative))?;
         for entry in Dir::read_from(directory).map_err(self.failed("reading directory", relative))? {
@@ -218,7 +228,7 @@ impl Source {
         relative: &[u8],
         name: &CStr,
         dated: bool,
-    ) -> Result<SourceEntry, AdminError> {
+    ) -> Result<SourceEntry, PublishError> {
         let path = || esker_repository::path::join(relative, name.to_bytes());
         let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
         let facts = Facts::of(&stat.map_err(|error| self.failed("looking at", &path())(error))?);

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use esker_format::object::ObjectName;
-use esker_repository::AdminError;
 
 use crate::base::BaseRevision;
 use crate::changes::Changes;
 use crate::commit;
+use crate::error::PublishError;
 use crate::revision::{Context, PublishOptions};
 
 /// Changes that are stored and not published.
@@ -30,7 +30,7 @@ impl Staged {
         changes: &Changes,
         options: &mut PublishOptions<'_>,
         mut warnings: Vec<String>,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, PublishError> {
         let (origin, root, size, stored) = match commit::stage(context, changes, options)? {
             Some(staged) => {
                 warnings.extend(staged.warnings);

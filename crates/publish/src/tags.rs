@@ -6,11 +6,12 @@ use esker_format::history::{Branch, DEFAULT_BRANCH, History, Tag};
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use esker_repository::{
-    AdminError, Repository, Revisions,
+    Repository, Revisions,
     head::{self, Next, exclusively},
 };
 use serde::Serialize;
 
+use crate::error::PublishError;
 use crate::returning::returning_objects;
 use crate::snapshots;
 
@@ -143,7 +144,7 @@ pub struct TagReport {
 
 impl TagChange {
     /// Returns the report of the planned change, and changes nothing.
-    pub fn dry_run(&self, repository: &Repository) -> Result<TagReport, AdminError> {
+    pub fn dry_run(&self, repository: &Repository) -> Result<TagReport, PublishError> {
         let head = repository.read_head()?.verified;
         let mut history = head::read_history(repository, head.history())?;
         self.apply(&Revisions::of_head(repository, head)?, &mut history)
@@ -155,9 +156,9 @@ impl TagChange {
         repository: &Repository,
         now: UnixTime,
         stop: &AtomicBool,
-    ) -> Result<TagReport, AdminError> {
+    ) -> Result<TagReport, PublishError> {
         let base = repository.begin();
-        let mut report = exclusively(repository, stop, |lock| {
+        let mut report = exclusively::<_, PublishError>(repository, stop, |lock| {
             let revisions = Revisions::of_head(repository, lock.head().verified.clone())?;
             let mut history = lock.history()?;
             let report = self.apply(&revisions, &mut history)?;
@@ -175,7 +176,7 @@ impl TagChange {
         Ok(report)
     }
 
-    fn apply(&self, revisions: &Revisions, history: &mut HistoryDraft) -> Result<TagReport, AdminError> {
+    fn apply(&self, revisions: &Revisions, history: &mut HistoryDraft) -> Result<TagReport, PublishError> {
         let mut report = TagReport::default();
         let before: Vec<String> = history.branches().iter().map(|branch| branch.name.clone()).collect();
         match self {
@@ -208,7 +209,7 @@ fn named(
     name: &str,
     revision: Option<&str>,
     description: &str,
-) -> Result<Tag, AdminError> {
+) -> Result<Tag, PublishError> {
     let found = revision.map_or_else(|| revisions.head(), |revision| revisions.find(revision))?;
     Ok(Tag {
         name: name.to_owned(),

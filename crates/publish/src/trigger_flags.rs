@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use esker_format::bundle;
 use esker_format::catalog::Flags;
 use esker_format::write::catalog::Entry;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 
 use crate::changes::NewTree;
 
 /// Returns the entries of a directory whose trigger flag has to change.
 ///
 /// Exactly the entries with a specification beside them have the flag. All hard links of a file have the same flag.
-pub(crate) fn with_flags_mended(tree: NewTree<'_>, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
+pub(crate) fn with_flags_mended(tree: NewTree<'_>, directory: &[u8]) -> Result<Vec<Entry>, RepositoryError> {
     let listing = tree.list(directory)?;
     let files = || listing.iter().filter(|entry| entry.is_file());
     let announced: HashSet<&[u8]> = files().filter_map(|entry| bundle::trigger_of(&entry.name)).collect();

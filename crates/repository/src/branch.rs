@@ -8,7 +8,7 @@ use esker_format::history::{Branch, DEFAULT_BRANCH, Tag};
 use esker_format::trust::VerifiedHead;
 use esker_format::write::history::{HistoryDraft, TagError};
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::repository::{Base, Repository};
 use crate::revisions::Revisions;
 
@@ -40,7 +40,7 @@ impl BranchHead {
         repository: &Repository,
         head: &VerifiedHead,
         request: Option<&BranchRequest>,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         let Some(BranchRequest { name, from }) = request else {
             let (root, size) = (head.root_catalog().hash, head.root_catalog_size());
             return Ok(Self { revision: head.revision(), root, size, new: None });
@@ -72,12 +72,12 @@ impl BranchHead {
 
 impl Repository {
     /// Returns the revision that changes of a branch are computed from: its newest one, or the one where it starts.
-    pub fn begin_on(&self, branch: Option<&BranchRequest>) -> Result<Base, AdminError> {
+    pub fn begin_on(&self, branch: Option<&BranchRequest>) -> Result<Base, RepositoryError> {
         if branch.is_none() { Ok(self.begin()) } else { self.begin_again(branch) }
     }
 
     /// Returns the newest revision of the head or of a branch, as the base of recomputed changes.
-    pub fn begin_again(&self, branch: Option<&BranchRequest>) -> Result<Base, AdminError> {
+    pub fn begin_again(&self, branch: Option<&BranchRequest>) -> Result<Base, RepositoryError> {
         // The number comes first, as when the repository is opened.
         let collections = self.condemned().collections()?;
         let BranchHead { revision, root, size, .. } =

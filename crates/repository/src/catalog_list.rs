@@ -4,7 +4,7 @@ use esker_format::catalog::{Counters, NestedCatalog};
 use esker_format::hash::ContentHash;
 use serde::Serialize;
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::path;
 use crate::published::{OldCatalog, Published};
 use crate::revisions::Revisions;
@@ -31,7 +31,7 @@ pub struct ListedCatalog {
 impl Revisions {
     /// Visits the catalogs at and below a path in the revision with this root catalog, parents before their children.
     /// Stops at the first error of the visitor; a path that the revision does not have is an error.
-    pub fn visit_catalogs<E: From<AdminError>>(
+    pub fn visit_catalogs<E: From<RepositoryError>>(
         &self,
         root: ContentHash,
         below: &[u8],
@@ -41,7 +41,7 @@ impl Revisions {
         let published = Published::of_root(objects.clone(), (root, None));
         let below = path::normalise(below)?;
         if published.entry(&below)?.is_none() {
-            return Err(AdminError::NoPath(path::shown(&below)).into());
+            return Err(RepositoryError::NoPath(path::shown(&below)).into());
         }
         let top = NestedCatalog { path: Vec::new(), hash: Some(root), size: None, bind: false };
         let mut waiting = vec![(top, 0)];
@@ -63,7 +63,11 @@ impl Revisions {
     }
 }
 
-fn described(published: &Published, catalog: &OldCatalog, depth: usize) -> Result<ListedCatalog, AdminError> {
+fn described(
+    published: &Published,
+    catalog: &OldCatalog,
+    depth: usize,
+) -> Result<ListedCatalog, RepositoryError> {
     let statistics = published.statistics(catalog)?;
     let entries = |counters: Counters| {
         let kinds = [counters.regular, counters.symlink, counters.special, counters.dir];

@@ -35,7 +35,7 @@ use esker_format::time::UnixTime;
 use esker_store::{Disk, Sink, make_dirs, persist, persist_with, read_file};
 use serde::{Deserialize, Serialize};
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::state;
 
 pub use shared::{LEASE, State};
@@ -123,25 +123,26 @@ impl CondemnedFolder {
     }
 
     /// Returns how many lists were begun, and how many of them were ended.
-    pub fn collections(&self) -> Result<u64, AdminError> {
+    pub fn collections(&self) -> Result<u64, RepositoryError> {
         if let Some(shared) = &self.shared {
             return Ok(shared.read()?.collections);
         }
         let path = self.state.join(COLLECTIONS);
-        let text = read_file(&*self.disk, &path, SMALL_MAX).map_err(AdminError::file("reading", &path))?;
+        let text =
+            read_file(&*self.disk, &path, SMALL_MAX).map_err(RepositoryError::file("reading", &path))?;
         let Some(text) = text else { return Ok(0) };
         let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
         number.ok_or_else(|| unreadable(&path))
     }
 
-    fn count(&self) -> Result<(), AdminError> {
+    fn count(&self) -> Result<(), RepositoryError> {
         let path = self.state.join(COLLECTIONS);
         let number = self.collections()?.saturating_add(1).to_string();
-        persist(&*self.disk, &path, number.as_bytes()).map_err(AdminError::file("writing", &path))
+        persist(&*self.disk, &path, number.as_bytes()).map_err(RepositoryError::file("writing", &path))
     }
 
     /// Reads the list; none if there is none. Its objects stay on the disk.
-    pub fn read(&self) -> Result<Option<Condemned>, AdminError> {
+    pub fn read(&self) -> Result<Option<Condemned>, RepositoryError> {
         match &self.shared {
             Some(shared) => self.read_shared(shared),
             None => self.read_folder(),
@@ -149,7 +150,7 @@ impl CondemnedFolder {
     }
 
     /// Reads the list that the record names, and fetches it unless there is a copy.
-    fn read_shared(&self, shared: &SharedRecord) -> Result<Option<Condemned>, AdminError> {
+    fn read_shared(&self, shared: &SharedRecord) -> Result<Option<Condemned>, RepositoryError> {
         for _ in 0..shared::ATTEMPTS {
             let Some(list) = shared.read()?.list else { return Ok(None) };
             if let Some(copy) = self.copy_of(&list) {
@@ -158,10 +159,10 @@ impl CondemnedFolder {
             // Without the object, another process has just ended the list.
             if let Some(bytes) = shared.read_list(&list.id)? {
                 let folder = self.state.join(FOLDER);
-                make_dirs(&*self.disk, &folder).map_err(AdminError::file("making folder", &folder))?;
+                make_dirs(&*self.disk, &folder).map_err(RepositoryError::file("making folder", &folder))?;
                 let path = folder.join(LIST);
                 let _lock = state::lock(&self.state)?;
-                persist(&*self.disk, &path, &bytes).map_err(AdminError::file("writing", &path))?;
+                persist(&*self.disk, &path, &bytes).map_err(RepositoryError::file("writing", &path))?;
             }
         }
         Err(shared.unreadable())
@@ -179,9 +180,9 @@ impl CondemnedFolder {
         Some(copy)
     }
 
-    fn read_folder(&self) -> Result<Option<Condemned>, AdminError> {
+    fn read_folder(&self) -> Result<Option<Condemned>, RepositoryError> {
         let path = self.path(LIST);
-        let failed = || AdminError::file("reading", &path);
+        let failed = || RepositoryError::file("reading", &path);
         let file = match self.disk.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(failed())?,
@@ -217,10 +218,10 @@ impl CondemnedFolder {
         &self,
         since: UnixTime,
         count: u64,
-        objects: &mut dyn Iterator<Item = Result<ObjectName, AdminError>>,
-    ) -> Result<(), AdminError> {
+        objects: &mut dyn Iterator<Item = Result<ObjectName, RepositoryError>>,
+    ) -> Result<(), RepositoryError> {
         let folder = self.state.join(FOLDER);
-        make_dirs(&*self.disk, &folder).map_err(AdminError::file("making folder", &folder))?;
+        make_dirs(&*self.disk, &folder).map_err(RepositoryError::file("making folder", &folder))?;
         let lock = state::lock(&self.state)?;
         // Counted first: a publisher that sees the old number has begun before the list.
         if self.shared.is_none() {
@@ -270,25 +271,27 @@ impl CondemnedFolder {
         });
         match failed {
             Some(error) => return Err(error),
-            None => written.map_err(AdminError::file("writing", &path))?,
+            None => written.map_err(RepositoryError::file("writing", &path))?,
         }
         let Some(shared) = &self.shared else { return Ok(()) };
-        let bytes = read_file(&*self.disk, &path, REVIVED_MAX).map_err(AdminError::file("reading", &path))?;
+        let bytes =
+            read_file(&*self.disk, &path, REVIVED_MAX).map_err(RepositoryError::file("reading", &path))?;
         drop(lock);
         shared.begin(&id, &bytes.ok_or_else(|| unreadable(&path))?)
     }
 
-    fn note<T: for<'a> Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, AdminError> {
+    fn note<T: for<'a> Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, RepositoryError> {
         let path = self.path(name);
-        let text = read_file(&*self.disk, &path, REVIVED_MAX).map_err(AdminError::file("reading", &path))?;
+        let text =
+            read_file(&*self.disk, &path, REVIVED_MAX).map_err(RepositoryError::file("reading", &path))?;
         text.map(|text| serde_json::from_slice(&text).map_err(|_| unreadable(&path))).transpose()
     }
 
-    fn write_note<T: Serialize>(&self, name: &str, note: &T) -> Result<(), AdminError> {
+    fn write_note<T: Serialize>(&self, name: &str, note: &T) -> Result<(), RepositoryError> {
         let path = self.path(name);
         let text = serde_json::to_vec(note).expect("a note becomes JSON because its keys are text");
         let _lock = state::lock(&self.state)?;
-        persist(&*self.disk, &path, &text).map_err(AdminError::file("writing", &path))
+        persist(&*self.disk, &path, &text).map_err(RepositoryError::file("writing", &path))
     }
 }
 
@@ -314,7 +317,7 @@ impl Condemned {
     }
 
     /// Returns whether an object is on the list and was not revived.
-    pub fn contains(&self, object: &ObjectName) -> Result<bool, AdminError> {
+    pub fn contains(&self, object: &ObjectName) -> Result<bool, RepositoryError> {
         if self.revived.contains(object) {
             return Ok(false);
         }
@@ -331,7 +334,7 @@ impl Condemned {
     }
 
     /// Takes objects off the list, durably; those that are not on it are fine.
-    pub fn revive(&mut self, objects: &[ObjectName]) -> Result<(), AdminError> {
+    pub fn revive(&mut self, objects: &[ObjectName]) -> Result<(), RepositoryError> {
         let before = self.revived.len();
         for object in objects {
             if self.contains(object)? {
@@ -349,7 +352,7 @@ impl Condemned {
     }
 
     /// Notes durably that deletion begins.
-    pub fn begin_deleting(&mut self) -> Result<(), AdminError> {
+    pub fn begin_deleting(&mut self) -> Result<(), RepositoryError> {
         if let Some(shared) = &self.folder.shared {
             let owner = state::id(&*self.folder.disk, &self.folder.state)?;
             self.revived = shared.begin_deleting(&self.id, &owner)?;
@@ -360,7 +363,7 @@ impl Condemned {
     }
 
     /// Returns the next objects to delete, at most `max` records further; none at the end of the list.
-    pub fn batch(&self, max: u64) -> Result<Option<Batch>, AdminError> {
+    pub fn batch(&self, max: u64) -> Result<Option<Batch>, RepositoryError> {
         let done = self.progress.done.min(self.count);
         let records = self.records(done, max.min(self.count - done))?;
         let done = done + records.len() as u64;
@@ -370,7 +373,7 @@ impl Condemned {
     }
 
     /// Notes durably that a batch is deleted.
-    pub fn advance(&mut self, batch: &Batch) -> Result<(), AdminError> {
+    pub fn advance(&mut self, batch: &Batch) -> Result<(), RepositoryError> {
         if let Some(shared) = &self.folder.shared {
             let owner = state::id(&*self.folder.disk, &self.folder.state)?;
             shared.advance(&self.id, &owner, batch.done)?;
@@ -381,7 +384,7 @@ impl Condemned {
     }
 
     /// Removes the list once everything on it is deleted, or when the collect is given up.
-    pub fn remove(self) -> Result<(), AdminError> {
+    pub fn remove(self) -> Result<(), RepositoryError> {
         if let Some(shared) = &self.folder.shared {
             shared.end(&self.id)?;
         }
@@ -396,26 +399,26 @@ impl Condemned {
             state::remove(&*self.folder.disk, &folder.join(name))?;
             if name == LIST {
                 let synced = self.folder.disk.sync_dir(&folder);
-                synced.map_err(AdminError::file("writing folder", &folder))?;
+                synced.map_err(RepositoryError::file("writing folder", &folder))?;
             }
         }
         Ok(())
     }
 
-    fn set_progress(&mut self, state: State, done: u64) -> Result<(), AdminError> {
+    fn set_progress(&mut self, state: State, done: u64) -> Result<(), RepositoryError> {
         let progress = Progress { list: self.id.clone(), state, done };
         self.folder.write_note(PROGRESS, &progress)?;
         self.progress = progress;
         Ok(())
     }
 
-    fn records(&self, first: u64, number: u64) -> Result<Vec<ObjectName>, AdminError> {
+    fn records(&self, first: u64, number: u64) -> Result<Vec<ObjectName>, RepositoryError> {
         let path = self.folder.path(LIST);
         let len = usize::try_from(number).ok().and_then(|number| number.checked_mul(RECORD_LEN));
         let mut bytes = vec![0; len.ok_or_else(|| unreadable(&path))?];
         let at = HEADER_LEN as u64 + first * RECORD_LEN as u64;
         let read = self.folder.disk.read_exact_at(&self.file, &mut bytes, at);
-        read.map_err(AdminError::file("reading", &path))?;
+        read.map_err(RepositoryError::file("reading", &path))?;
         let (records, _) = bytes.as_chunks::<RECORD_LEN>();
         records.iter().map(decode).collect::<Option<_>>().ok_or_else(|| unreadable(&path))
     }
@@ -434,9 +437,9 @@ fn decode(record: &[u8; RECORD_LEN]) -> Option<ObjectName> {
     Some(ObjectName::new(hash, *ObjectKind::ALL.get(usize::from(*kind))?))
 }
 
-fn unreadable(path: &Path) -> AdminError {
+fn unreadable(path: &Path) -> RepositoryError {
     let text = "it is damaged; remove the folder `condemned`, and collect again";
-    AdminError::file("reading", path)(io::Error::new(io::ErrorKind::InvalidData, text))
+    RepositoryError::file("reading", path)(io::Error::new(io::ErrorKind::InvalidData, text))
 }
 
 #[cfg(test)]

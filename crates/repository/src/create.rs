@@ -20,7 +20,7 @@ use esker_store::{Sink, Swap};
 use crate::disks::Disks;
 use crate::encode::Encoder;
 use crate::entry;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::key_folder::KeyFolder;
 use crate::settings::{DAY, Settings};
 use crate::signed::SMALL_FILE_MAX;
@@ -67,7 +67,7 @@ impl NewRepository {
     }
 
     /// Makes the repository in a folder. Keys that are in the key folder already are used, others are made.
-    pub fn create(&self, root: &Path, keys: &KeyFolder, now: UnixTime) -> Result<(), AdminError> {
+    pub fn create(&self, root: &Path, keys: &KeyFolder, now: UnixTime) -> Result<(), RepositoryError> {
         self.create_on(&Disks::default(), root, keys, now)
     }
 
@@ -78,7 +78,7 @@ impl NewRepository {
         root: &Path,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         self.create_in(disks, &Storage::open_on(disks, root)?, keys, now)
     }
 
@@ -89,12 +89,12 @@ impl NewRepository {
         storage: &Storage,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         storage.refuse_others(disks, None)?;
         // Read before anything else, so that only one of two creators at once replaces it.
         let whitelist = storage.sink().read(whitelist::PATH, SMALL_FILE_MAX)?;
         if storage.has_head(disks)? {
-            return Err(AdminError::Exists(storage.describe()));
+            return Err(RepositoryError::Exists(storage.describe()));
         }
         storage.make_folders(disks)?;
         let _lock = storage.lock()?;
@@ -104,7 +104,7 @@ impl NewRepository {
         let sink = &**storage.sink();
         match self.put_first_revision(sink, (&*master, &publisher), whitelist.as_deref(), now)? {
             Swap::Replaced => Ok(()),
-            Swap::Moved => Err(AdminError::Exists(storage.describe())),
+            Swap::Moved => Err(RepositoryError::Exists(storage.describe())),
         }
     }
 
@@ -114,10 +114,10 @@ impl NewRepository {
         (master, publisher): (&dyn Signer, &Publisher),
         whitelist_before: Option<&[u8]>,
         now: UnixTime,
-    ) -> Result<Swap, AdminError> {
+    ) -> Result<Swap, RepositoryError> {
         let mut encoder = Encoder::for_metadata();
         let mut room = Vec::new();
-        let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
+        let mut put = |plain: &[u8], kind| -> Result<ObjectName, RepositoryError> {
             let stored = encoder.encode(plain, &mut room)?;
             let name = ObjectName::new(ContentHash::of(self.algorithm, stored), kind);
             sink.put(&name, stored)?;
@@ -139,7 +139,8 @@ impl NewRepository {
             ca_chain: false,
             fingerprints: vec![publisher.certificate().fingerprint(self.algorithm)],
         };
-        let whitelist = sign_whitelist(&whitelist, self.algorithm, master).map_err(AdminError::Signing)?;
+        let whitelist =
+            sign_whitelist(&whitelist, self.algorithm, master).map_err(RepositoryError::Signing)?;
         if sink.replace_root(whitelist::PATH, &whitelist, whitelist_before)? == Swap::Moved {
             return Ok(Swap::Moved);
         }
@@ -161,7 +162,7 @@ impl NewRepository {
             metainfo: Some(metainfo.hash),
             reflog: Some(ContentHash::of(self.algorithm, &reflog)),
         };
-        let manifest = sign_manifest(&manifest, publisher.key()).map_err(AdminError::Signing)?;
+        let manifest = sign_manifest(&manifest, publisher.key()).map_err(RepositoryError::Signing)?;
         Ok(sink.replace_root(manifest::PATH, &manifest, None)?)
     }
 

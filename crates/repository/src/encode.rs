@@ -5,7 +5,7 @@ use esker_format::write::deflate::ExactZlib;
 use esker_format::write::encode::{FastZlib, Zstd};
 use esker_store::StockZlib;
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 
 /// The zlib encoder of the content of files, which names their objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -35,15 +35,15 @@ enum Method {
 
 impl Encoder {
     /// Returns an encoder for the content of files.
-    pub fn new(compression: Compression, deflate: Deflate) -> Result<Self, AdminError> {
+    pub fn new(compression: Compression, deflate: Deflate) -> Result<Self, RepositoryError> {
         Ok(Self(match (compression, deflate) {
             (Compression::Stored, _) => Method::Stored,
             (Compression::Zlib, Deflate::Stock) => Method::Exact(ExactZlib::new()),
             (Compression::Zlib, Deflate::Fast) => Method::Fast(FastZlib::new()),
             (Compression::Zlib, Deflate::Zlib) => {
-                Method::Zlib(StockZlib::new().map_err(AdminError::Encoder)?)
+                Method::Zlib(StockZlib::new().map_err(RepositoryError::Encoder)?)
             }
-            (Compression::Zstd, _) => Method::Zstd(Zstd::new().map_err(AdminError::Encoder)?),
+            (Compression::Zstd, _) => Method::Zstd(Zstd::new().map_err(RepositoryError::Encoder)?),
         }))
     }
 
@@ -56,13 +56,17 @@ impl Encoder {
     }
 
     /// Returns the stored form of plain bytes; `room` is the buffer for it if the two differ.
-    pub fn encode<'b>(&mut self, plain: &'b [u8], room: &'b mut Vec<u8>) -> Result<&'b [u8], AdminError> {
+    pub fn encode<'b>(
+        &mut self,
+        plain: &'b [u8],
+        room: &'b mut Vec<u8>,
+    ) -> Result<&'b [u8], RepositoryError> {
         match &mut self.0 {
             Method::Stored => return Ok(plain),
             Method::Exact(exact) => exact.encode(plain, room),
             Method::Fast(fast) => fast.encode(plain, room),
-            Method::Zlib(zlib) => zlib.encode(plain, room).map_err(AdminError::Encoder)?,
-            Method::Zstd(zstd) => zstd.encode(plain, room).map_err(AdminError::Encoder)?,
+            Method::Zlib(zlib) => zlib.encode(plain, room).map_err(RepositoryError::Encoder)?,
+            Method::Zstd(zstd) => zstd.encode(plain, room).map_err(RepositoryError::Encoder)?,
         }
         Ok(room)
     }

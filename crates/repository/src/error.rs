@@ -1,4 +1,4 @@
-//! Errors of creating and changing repositories.
+//! Errors of reading repositories and of replacing their heads.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,10 @@ use esker_format::write::history::TagError;
 use esker_format::write::keys::KeyError;
 use esker_store::{LockHolder, StoreError};
 
-use crate::over_limit::OverLimit;
-use crate::shrink::{Shrink, grouped};
-
-/// Reasons why a repository was not changed. The last revision stays in place in all cases. Whatever it is, the
-/// last revision is still there.
+/// Reasons why a repository can't be read or its head can't be replaced. The last revision stays in place in all cases.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AdminError {
+pub enum RepositoryError {
     /// Objects or heads can't be read or written.
     #[error(transparent)]
     Storage(StoreError),
@@ -54,21 +50,6 @@ pub enum AdminError {
         place: String,
         /// Process that holds the lock.
         holder: LockHolder,
-    },
-    /// Another publisher changed paths that this change touches, too.
-    #[error(
-        "revision {head} changed {}, after this change was computed from revision {base}",
-        listed(.paths, *.count)
-    )]
-    Conflict {
-        /// The first paths that both changed.
-        paths: Vec<String>,
-        /// Number of all such paths.
-        count: u64,
-        /// Revision that the change was computed from.
-        base: u64,
-        /// Revision that is published now.
-        head: u64,
     },
     /// A program that does not take the lock replaces the head again and again.
     #[error("another program replaces the head of the repository again and again, and takes no lock for it")]
@@ -108,42 +89,6 @@ pub enum AdminError {
         /// Number of attempts.
         attempts: u32,
     },
-    /// A repository in object storage does not support this operation.
-    #[error("{what} is for repositories in folders, and this one is in {storage}")]
-    NotInStorage {
-        /// The operation.
-        what: &'static str,
-        /// Address of the storage.
-        storage: String,
-    },
-    /// The change removes most of the repository and was not confirmed.
-    #[error(
-        "this removes {} of the repository's {} entries, which is more than half of them",
-        grouped(.0.removed),
-        grouped(.0.entries)
-    )]
-    Shrinks(Shrink),
-    /// A file or catalog exceeds a limit that is enforced.
-    #[error("{first}{}", if *more > 0 { format!("; {more} more files and catalogs exceed limits") } else { String::new() })]
-    OverLimit {
-        /// The first one.
-        first: Box<OverLimit>,
-        /// Number of further ones.
-        more: u64,
-    },
-    /// The marker of a grafted file can't be used.
-    #[error("the graft `{}` can't be published: {reason}", path.display())]
-    Graft {
-        /// The marker.
-        path: PathBuf,
-        /// Reason for the refusal.
-        reason: String,
-    },
-    /// A message has no tag to be stored with.
-    #[error(
-        "the message can't be stored: a message belongs to a tag, and this repository gives none to its revisions by itself"
-    )]
-    MessageWithoutTag,
     /// The reference implementation has a transaction open.
     #[error("CernVM-FS has a transaction open on this repository: `{}` exists", .0.display())]
     Transaction(PathBuf),
@@ -257,40 +202,6 @@ pub enum AdminError {
         /// Cause of the failure.
         source: io::Error,
     },
-    /// Something in the source folder can't be read.
-    #[error("{doing} `{}` in the source failed", path.display())]
-    Source {
-        /// Operation that failed.
-        doing: &'static str,
-        /// Path that it failed on.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: io::Error,
-    },
-    /// A file of the source did not stay the same.
-    #[error("`{}` changed while it was being published; publish again when nothing writes to it", .0.display())]
-    Changed(PathBuf),
-    /// The source contains an entry that can't be published.
-    #[error("`{}` can't be published: {reason}", path.display())]
-    Refused {
-        /// Path of the file.
-        path: PathBuf,
-        /// Reason for the refusal.
-        reason: String,
-    },
-    /// An extended attribute is longer than the settings allow.
-    #[error(
-        "`{path}` has the extended attribute `{name}` of {size} bytes, and the setting long_xattrs=refuse refuses more than \
-         255"
-    )]
-    LongXattr {
-        /// Path of the entry in the source or the repository.
-        path: String,
-        /// Name of the attribute.
-        name: String,
-        /// Length of its value in bytes.
-        size: usize,
-    },
     /// A catalog that a publish would replace has parts that would be lost.
     #[error("the catalog of `{catalog}` has what this version doesn't know and would lose: {}", parts.join(", "))]
     UnknownParts {
@@ -298,16 +209,6 @@ pub enum AdminError {
         catalog: String,
         /// Descriptions of the parts.
         parts: Vec<String>,
-    },
-    /// An entry would make its catalog unreadable.
-    #[error("`{name}` in the catalog of `{catalog}` can't be published: {reason}")]
-    Row {
-        /// The directory of the catalog.
-        catalog: String,
-        /// The name of the entry.
-        name: String,
-        /// Reason for the refusal.
-        reason: &'static str,
     },
     /// A path in the repository is invalid.
     #[error("`{path}` can't be used as a path in the repository: {reason}")]
@@ -338,38 +239,6 @@ pub enum AdminError {
         name: String,
         /// Each revision, and a name that means only this one.
         meanings: Vec<String>,
-    },
-    /// No revision is marked as the one before.
-    #[error("there is nothing to undo: the newest revision is the first one, or a rollback itself")]
-    NothingToUndo {
-        /// Number of the revision that the newest one replaced, if it is known.
-        before: Option<u64>,
-    },
-    /// A transaction of one directory changed others.
-    #[error("changes outside of `{within}` can't be published: {}", listed(paths, *count))]
-    Outside {
-        /// The directory that may change.
-        within: String,
-        /// The first of the other paths.
-        paths: Vec<String>,
-        /// Number of all such paths.
-        count: u64,
-    },
-    /// A file with rules of a publisher can't be used.
-    #[error("the rules in `{}` can't be used: {reason}", path.display())]
-    Rules {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        reason: String,
-    },
-    /// The rules for nested catalogs are invalid.
-    #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
-    Dirtab {
-        /// Number of the line.
-        line: usize,
-        /// Reason for the refusal.
-        reason: String,
     },
     /// A tag is refused.
     #[error(transparent)]
@@ -405,22 +274,6 @@ pub enum AdminError {
         /// Name of a similar setting.
         closest: Option<&'static str>,
     },
-    /// A folder is not removed.
-    #[error("`{}` is not removed: {reason}", folder.display())]
-    NotRemoved {
-        /// The folder.
-        folder: PathBuf,
-        /// Reason for the refusal.
-        reason: String,
-    },
-    /// A configuration file of CernVM-FS can't be used.
-    #[error("`{}` can't be used: {reason}", path.display())]
-    ServerConf {
-        /// The file.
-        path: PathBuf,
-        /// Reason for the refusal.
-        reason: String,
-    },
     /// There is no passphrase for an encrypted key.
     #[error("there is no passphrase for the key `{}`: {reason}", path.display())]
     Passphrase {
@@ -437,32 +290,6 @@ pub enum AdminError {
         /// Reason for the refusal.
         reason: String,
     },
-    /// A request for a signature, or the answer to one, can't be used.
-    #[error("the signing request can't be used: {0}")]
-    SignRequest(String),
-    /// A rotation of keys can't continue.
-    #[error("the rotation of the publisher's key can't continue: {0}")]
-    Rotation(String),
-    /// A fingerprint is not on the whitelist.
-    #[error("the whitelist does not have the certificate {0}")]
-    NotOnWhitelist(String),
-    /// A profile can't be used.
-    #[error("profile `{}` can't be used: {reason}", path.display())]
-    Profile {
-        /// The file, or the name it was to get.
-        path: PathBuf,
-        /// Reason for the refusal.
-        reason: String,
-    },
-    /// No profile has this name.
-    #[error("there is no profile `{0}`")]
-    NoProfile(String),
-    /// There is no tag of this name.
-    #[error("there is no tag `{0}`")]
-    NoTag(String),
-    /// The repository's publisher did not allow old revisions to be collected.
-    #[error("the repository `{0}` is not collectable: its head says that all revisions are kept")]
-    NotCollectable(String),
     /// A repository that is published here is not made a replica.
     #[error("the repository in `{0}` is published here, and is no replica")]
     NotReplica(String),
@@ -473,20 +300,6 @@ pub enum AdminError {
         place: String,
         /// Server that it is copied from.
         source_url: String,
-    },
-    /// The file system of a replica is nearly full.
-    #[error(
-        "the file system of `{place}` is nearly full: {} MiB are free, and {} MiB are to stay free",
-        free >> 20,
-        reserve >> 20
-    )]
-    Full {
-        /// Folder of the replica.
-        place: String,
-        /// Free bytes.
-        free: u64,
-        /// Bytes that must stay free.
-        reserve: u64,
     },
     /// The state of a replica can't be read.
     #[error("the state of the replica in `{}` can't be used: {reason}", path.display())]
@@ -501,14 +314,6 @@ pub enum AdminError {
     Interrupted,
 }
 
-/// Formats the first paths of a list.
-fn listed(paths: &[String], count: u64) -> String {
-    let named: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
-    let more = count.saturating_sub(paths.len() as u64);
-    let more = if more > 0 { format!(" and {more} more paths") } else { String::new() };
-    format!("{}{more}", named.join(", "))
-}
-
 fn described(holder: &LockHolder) -> String {
     let pid = holder.pid.map(|pid| format!("process {pid}"));
     let host = holder.host.as_ref().map(|host| format!("on {host}"));
@@ -519,7 +324,7 @@ fn described(holder: &LockHolder) -> String {
     if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" ")) }
 }
 
-impl AdminError {
+impl RepositoryError {
     /// Returns the error for a lock of `place` that another process holds.
     pub fn locked(place: String) -> impl FnOnce(LockHolder) -> Self {
         |holder| Self::Locked { place, holder }
@@ -532,7 +337,7 @@ impl AdminError {
     }
 }
 
-impl From<StoreError> for AdminError {
+impl From<StoreError> for RepositoryError {
     fn from(error: StoreError) -> Self {
         if error.is_interruption() { Self::Interrupted } else { Self::Storage(error) }
     }

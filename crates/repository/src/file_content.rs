@@ -4,7 +4,7 @@ use esker_format::catalog::Flags;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::catalog::Entry;
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::object_source::{ObjectSource, WantedObject};
 
 /// Returns the content of a regular file; none if it has more than `limit` bytes or is external data.
@@ -13,11 +13,12 @@ pub fn file_content(
     entry: &Entry,
     limit: u64,
     what: &str,
-) -> Result<Option<Vec<u8>>, AdminError> {
+) -> Result<Option<Vec<u8>>, RepositoryError> {
     if !entry.is_file() || entry.size > limit || entry.flags.has(Flags::EXTERNAL) {
         return Ok(None);
     }
-    let missing = |object: &str| AdminError::Missing { what: what.to_owned(), object: object.to_owned() };
+    let missing =
+        |object: &str| RepositoryError::Missing { what: what.to_owned(), object: object.to_owned() };
     let compression = entry.flags.compression().ok_or_else(|| missing("of unknown compression"))?;
     let object = |name, size| {
         objects.object(&WantedObject { name, compression: Some(compression), size: Some(size), limit, what })

@@ -2,7 +2,7 @@
 
 use esker_store::FileLock;
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::open_work::{LOCK, OpenWork, OpenWorks, PUBLISHER};
 use crate::random;
 use crate::repository::{Base, Repository};
@@ -22,13 +22,13 @@ impl Repository {
 
     /// Keeps the base of a change from collects; in object storage from those that have the same state folder. A base that a
     /// collect is about to take all the same is noticed by the commit, which begins again.
-    pub fn hold(&self, base: &Base) -> Result<HeldBase, AdminError> {
+    pub fn hold(&self, base: &Base) -> Result<HeldBase, RepositoryError> {
         let works = self.open_works();
         works.make_folder()?;
         let id = format!("{PUBLISHER}{:016x}", random::number());
         let path = works.path(&id, LOCK);
-        let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
-        let lock = locking.or_held(AdminError::locked(path.display().to_string()))?;
+        let locking = FileLock::try_take(&path).map_err(RepositoryError::file("locking", &path))?;
+        let lock = locking.or_held(RepositoryError::locked(path.display().to_string()))?;
         let work = OpenWork {
             id: id.clone(),
             what: format!("a publisher, process {}", std::process::id()),

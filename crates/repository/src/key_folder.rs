@@ -30,7 +30,7 @@ use esker_format::write::signer::{Signer, VerifiedMaster};
 use esker_store::{Disk, changeable_part, make_dirs, persist, remove_unfinished};
 
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 
 pub use exchange::{Copied, KeyCopy};
 pub use inventory::KeyFile;
@@ -124,10 +124,10 @@ impl KeyFolder {
     }
 
     /// Returns the files with private keys, of whichever repository, in the folders of the keys.
-    pub fn private_keys(&self) -> Result<Vec<PathBuf>, AdminError> {
+    pub fn private_keys(&self) -> Result<Vec<PathBuf>, RepositoryError> {
         let mut found = Vec::new();
         for folder in [Some(&self.folder), self.master_folder.as_ref()].into_iter().flatten() {
-            let failed = || AdminError::file("listing", folder);
+            let failed = || RepositoryError::file("listing", folder);
             let entries = match std::fs::read_dir(folder) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 entries => entries.map_err(failed())?,
@@ -153,7 +153,7 @@ impl KeyFolder {
     }
 
     /// Reads the certificate and private key of the publisher.
-    pub fn publisher(&self) -> Result<Publisher, AdminError> {
+    pub fn publisher(&self) -> Result<Publisher, RepositoryError> {
         let path = self.file(CERTIFICATE);
         let certificate = read(&path)?;
         if let Some(signer) = self.command(self.signer.as_deref(), PRIVATE, "key.signer")? {
@@ -165,21 +165,21 @@ impl KeyFolder {
             let path = if is_next { self.file(NEXT_CERTIFICATE) } else { path };
             let certificate = read(&path)?;
             let publisher = Publisher::with_signer(Arc::new(signer), &certificate);
-            return publisher.map_err(|source| AdminError::Key { path, source });
+            return publisher.map_err(|source| RepositoryError::Key { path, source });
         }
         let key = self.private_key(PRIVATE)?;
         match Publisher::new(key.clone(), &certificate) {
             // A rotation that was interrupted between its two renames has replaced the key only.
             Err(KeyError::Mismatch) if self.has(NEXT_CERTIFICATE)? => {
                 let path = self.file(NEXT_CERTIFICATE);
-                Publisher::new(key, &read(&path)?).map_err(|source| AdminError::Key { path, source })
+                Publisher::new(key, &read(&path)?).map_err(|source| RepositoryError::Key { path, source })
             }
-            other => other.map_err(|source| AdminError::Key { path, source }),
+            other => other.map_err(|source| RepositoryError::Key { path, source }),
         }
     }
 
     /// Returns the master key in another file, or the one in the folder, or the command in its place.
-    pub fn master(&self, file: Option<&Path>) -> Result<Box<dyn Signer>, AdminError> {
+    pub fn master(&self, file: Option<&Path>) -> Result<Box<dyn Signer>, RepositoryError> {
         if let Some(file) = file {
             return Ok(Box::new(self.read_private_key(file)?));
         }
@@ -195,7 +195,7 @@ impl KeyFolder {
         given: Option<&str>,
         key: &str,
         file: &str,
-    ) -> Result<Option<CommandSigner>, AdminError> {
+    ) -> Result<Option<CommandSigner>, RepositoryError> {
         let signer = |command: &str| CommandSigner::new(command, self.name.as_str(), self.prepare);
         if let Some(command) = given {
             return Ok(Some(signer(command)));
@@ -205,7 +205,7 @@ impl KeyFolder {
         }
         let path = self.file(file);
         // It is executed, so only this user and root may change it.
-        let failed = |source| AdminError::NoKey { path: path.clone(), source };
+        let failed = |source| RepositoryError::NoKey { path: path.clone(), source };
         if let Some(part) = changeable_part(&path).map_err(failed)? {
             let text = format!("it is executed, and other users can change {}", part.display());
             return Err(failed(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text)));
@@ -224,38 +224,38 @@ impl KeyFolder {
     }
 
     /// Reads the certificate.
-    pub fn publisher_certificate(&self) -> Result<Certificate, AdminError> {
+    pub fn publisher_certificate(&self) -> Result<Certificate, RepositoryError> {
         let path = self.file(CERTIFICATE);
         let parsed = Certificate::parse(read(&path)?.as_bytes());
-        parsed.map_err(|error| AdminError::Certificate { path, reason: error.to_string() })
+        parsed.map_err(|error| RepositoryError::Certificate { path, reason: error.to_string() })
     }
 
     /// Reads the certificate, if it is in this folder.
-    pub fn certificate(&self) -> Result<Option<Certificate>, AdminError> {
+    pub fn certificate(&self) -> Result<Option<Certificate>, RepositoryError> {
         self.certificate_in(CERTIFICATE)
     }
 
     /// Reads the new certificate of a rotation in progress.
-    pub fn next_certificate(&self) -> Result<Option<Certificate>, AdminError> {
+    pub fn next_certificate(&self) -> Result<Option<Certificate>, RepositoryError> {
         self.certificate_in(NEXT_CERTIFICATE)
     }
 
     /// Reads the certificate in a file, if it exists.
-    pub fn certificate_in(&self, extension: &str) -> Result<Option<Certificate>, AdminError> {
+    pub fn certificate_in(&self, extension: &str) -> Result<Option<Certificate>, RepositoryError> {
         if !self.has(extension)? {
             return Ok(None);
         }
         let path = self.file(extension);
         let parsed = Certificate::parse(read(&path)?.as_bytes());
-        parsed.map(Some).map_err(|error| AdminError::Certificate { path, reason: error.to_string() })
+        parsed.map(Some).map_err(|error| RepositoryError::Certificate { path, reason: error.to_string() })
     }
 
     /// Reads the public key.
-    pub fn public(&self) -> Result<MasterKeys, AdminError> {
+    pub fn public(&self) -> Result<MasterKeys, RepositoryError> {
         let path = self.file(PUBLIC);
         let text = read(&path)?;
         MasterKeys::parse(text.as_bytes())
-            .map_err(|error| AdminError::PublicKey { path, reason: error.to_string() })
+            .map_err(|error| RepositoryError::PublicKey { path, reason: error.to_string() })
     }
 
     /// Creates the missing keys, and returns the keys that sign.
@@ -266,10 +266,11 @@ impl KeyFolder {
         disks: &Disks,
         now: UnixTime,
         certificate_days: u32,
-    ) -> Result<(Box<dyn Signer>, Publisher), AdminError> {
-        make_dirs(&*disks.served, &self.folder).map_err(AdminError::file("making folder", &self.folder))?;
+    ) -> Result<(Box<dyn Signer>, Publisher), RepositoryError> {
+        make_dirs(&*disks.served, &self.folder)
+            .map_err(RepositoryError::file("making folder", &self.folder))?;
         if let Some(folder) = &self.master_folder {
-            make_dirs(&*disks.private, folder).map_err(AdminError::file("making folder", folder))?;
+            make_dirs(&*disks.private, folder).map_err(RepositoryError::file("making folder", folder))?;
         }
         self.clear_leftovers(disks)?;
         // Without the master key no whitelist can be signed, and clients would not trust a new one.
@@ -278,7 +279,7 @@ impl KeyFolder {
             Box::new(VerifiedMaster::new(self.master(None)?, self.public()?))
         } else {
             let master = self.private_key_or_new(disks, MASTER, random)?;
-            let public = master.public_pem().map_err(AdminError::Signing)?;
+            let public = master.public_pem().map_err(RepositoryError::Signing)?;
             self.write(&*disks.served, PUBLIC, &public, PUBLIC_MODE)?;
             Box::new(master)
         };
@@ -289,7 +290,7 @@ impl KeyFolder {
         let key = self.private_key_or_new(disks, PRIVATE, random)?;
         if !self.has(CERTIFICATE)? {
             let certificate = self_signed(&self.name, &key, now, certificate_days, random);
-            let certificate = certificate.map_err(AdminError::Signing)?;
+            let certificate = certificate.map_err(RepositoryError::Signing)?;
             self.write(&*disks.served, CERTIFICATE, &certificate, PUBLIC_MODE)?;
         }
         Ok((master, self.publisher()?))
@@ -300,31 +301,31 @@ impl KeyFolder {
         disks: &Disks,
         extension: &str,
         random: &mut rand_core::OsRng,
-    ) -> Result<PrivateKey, AdminError> {
+    ) -> Result<PrivateKey, RepositoryError> {
         if self.has(extension)? {
             return self.private_key(extension);
         }
-        let key = PrivateKey::generate(random).map_err(AdminError::Signing)?;
-        let text = key.to_pem().map_err(AdminError::Signing)?;
+        let key = PrivateKey::generate(random).map_err(RepositoryError::Signing)?;
+        let text = key.to_pem().map_err(RepositoryError::Signing)?;
         self.write(&*disks.private, extension, &text, PRIVATE_MODE)?;
         Ok(key)
     }
 
     /// Removes temporary files of an interrupted creation; the lock of the repository excludes other creators.
-    fn clear_leftovers(&self, disks: &Disks) -> Result<(), AdminError> {
+    fn clear_leftovers(&self, disks: &Disks) -> Result<(), RepositoryError> {
         let ours =
             [MASTER, PUBLIC, PRIVATE, CERTIFICATE].map(|extension| format!("{}.{extension}", self.name));
         for folder in std::iter::once(&self.folder).chain(&self.master_folder) {
             remove_unfinished(&*disks.private, folder, |name| ours.iter().any(|our| our == name))
-                .map_err(AdminError::file("removing leftovers in", folder))?;
+                .map_err(RepositoryError::file("removing leftovers in", folder))?;
         }
         Ok(())
     }
 
-    fn write(&self, disk: &dyn Disk, extension: &str, text: &str, mode: u32) -> Result<(), AdminError> {
+    fn write(&self, disk: &dyn Disk, extension: &str, text: &str, mode: u32) -> Result<(), RepositoryError> {
         let path = self.file(extension);
-        persist(disk, &path, text.as_bytes()).map_err(AdminError::file("writing", &path))?;
-        disk.set_mode(&path, mode).map_err(AdminError::file("setting the permissions of", &path))
+        persist(disk, &path, text.as_bytes()).map_err(RepositoryError::file("writing", &path))?;
+        disk.set_mode(&path, mode).map_err(RepositoryError::file("setting the permissions of", &path))
     }
 
     /// Returns the path of a file of this repository.
@@ -333,33 +334,33 @@ impl KeyFolder {
     }
 
     /// Writes a public file of this repository, which everyone may read.
-    pub fn write_public(&self, disks: &Disks, extension: &str, text: &str) -> Result<(), AdminError> {
+    pub fn write_public(&self, disks: &Disks, extension: &str, text: &str) -> Result<(), RepositoryError> {
         self.write(&*disks.served, extension, text, PUBLIC_MODE)
     }
 
     /// Writes a private key of this repository.
-    pub fn write_private(&self, disks: &Disks, extension: &str, text: &str) -> Result<(), AdminError> {
+    pub fn write_private(&self, disks: &Disks, extension: &str, text: &str) -> Result<(), RepositoryError> {
         self.write(&*disks.private, extension, text, PRIVATE_MODE)
     }
 
     /// Returns the key of a rotation, made now if it is not there.
-    pub fn next_key(&self, disks: &Disks, encrypt: bool) -> Result<PrivateKey, AdminError> {
+    pub fn next_key(&self, disks: &Disks, encrypt: bool) -> Result<PrivateKey, RepositoryError> {
         const NEXT: &str = "next.key";
         if self.has(NEXT)? {
             return self.private_key(NEXT);
         }
-        let key = PrivateKey::generate(&mut rand_core::OsRng).map_err(AdminError::Signing)?;
+        let key = PrivateKey::generate(&mut rand_core::OsRng).map_err(RepositoryError::Signing)?;
         let text = match encrypt {
             true => self.encrypted(NEXT, &key)?,
-            false => key.to_pem().map_err(AdminError::Signing)?,
+            false => key.to_pem().map_err(RepositoryError::Signing)?,
         };
         self.write(&*disks.private, NEXT, &text, PRIVATE_MODE)?;
         Ok(key)
     }
 
-    fn has(&self, extension: &str) -> Result<bool, AdminError> {
+    fn has(&self, extension: &str) -> Result<bool, RepositoryError> {
         let path = self.file(extension);
-        path.try_exists().map_err(AdminError::file("looking for", &path))
+        path.try_exists().map_err(RepositoryError::file("looking for", &path))
     }
 
     fn file(&self, extension: &str) -> PathBuf {
@@ -367,14 +368,14 @@ impl KeyFolder {
         folder.join(format!("{}.{extension}", self.name))
     }
 
-    fn private_key(&self, extension: &str) -> Result<PrivateKey, AdminError> {
+    fn private_key(&self, extension: &str) -> Result<PrivateKey, RepositoryError> {
         self.read_private_key(&self.file(extension))
     }
 
     /// Reads a private key, after asking for its passphrase if it needs one.
-    pub(crate) fn read_private_key(&self, path: &Path) -> Result<PrivateKey, AdminError> {
+    pub(crate) fn read_private_key(&self, path: &Path) -> Result<PrivateKey, RepositoryError> {
         let text = read(path)?;
-        let failed = |source| AdminError::Key { path: path.to_owned(), source };
+        let failed = |source| RepositoryError::Key { path: path.to_owned(), source };
         match PrivateKey::from_pem(&text) {
             Err(KeyError::Encrypted) => {
                 let passphrases = self.passphrases.as_ref().ok_or_else(|| failed(KeyError::Encrypted))?;
@@ -395,6 +396,6 @@ pub fn is_exposed(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o077 != 0 || ![0, me].contains(&facts.uid()))
 }
 
-fn read(path: &Path) -> Result<String, AdminError> {
-    fs::read_to_string(path).map_err(|source| AdminError::NoKey { path: path.to_owned(), source })
+fn read(path: &Path) -> Result<String, RepositoryError> {
+    fs::read_to_string(path).map_err(|source| RepositoryError::NoKey { path: path.to_owned(), source })
 }

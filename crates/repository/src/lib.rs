@@ -22,7 +22,6 @@ mod kind_counts;
 mod log;
 mod object_source;
 mod open_work;
-mod over_limit;
 pub mod path;
 pub mod published;
 pub mod random;
@@ -31,7 +30,6 @@ pub mod replica_state;
 mod repository;
 mod revisions;
 pub mod settings;
-mod shrink;
 pub mod signed;
 pub mod spool;
 pub mod state;
@@ -45,7 +43,7 @@ pub use create::{MASTER_REPLICA, NewRepository, TTL, WHITELIST_DAYS, WHITELIST_D
 pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
 pub use entry_diff::Attributes;
-pub use error::AdminError;
+pub use error::RepositoryError;
 pub use file_content::file_content;
 pub use key_folder::{
     Copied, KeyCopy, KeyFile, KeyFolder, NEXT_CERTIFICATE, PassphraseFor, Passphrases, TokenKey, is_exposed,
@@ -54,7 +52,6 @@ pub use kind_counts::KindCounts;
 pub use log::{Log, LogEnd, LogEntry};
 pub use object_source::{ObjectSource, WantedObject};
 pub use open_work::{OpenWork, TransactionFolder};
-pub use over_limit::{FILE, OverLimit};
 pub use replica_state::{ReplicaState, SkippedRevision};
 pub use repository::{Base, DATABASE_MAX, HISTORY_MAX, LOCK_WAIT, ReadHead, Repository};
 pub use revisions::{Earlier, Revision, Revisions};
@@ -62,6 +59,5 @@ pub use settings::{
     AutomaticCollect, Balance, ChangedSetting, Limits, LongXattrs, NAMED, NamedSetting, SettingValue,
     Settings, SettingsChange, SettingsChanged, SpecialFiles,
 };
-pub use shrink::Shrink;
 pub use storage::{RememberedStorage, Storage};
 pub use tree_diff::{ChangeKind, DiffCounts, DiffVisitor, PathDiff, TreeDiff};

@@ -7,7 +7,7 @@ use esker_format::history::{DEFAULT_BRANCH, Tag};
 use serde::Serialize;
 
 use crate::entry_diff::Attributes;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::revisions::{Revision, Revisions};
 use crate::tree_diff::{ChangeKind, DiffCounts, TreeDiff};
 
@@ -57,8 +57,8 @@ impl Log<'_> {
     /// Hands each revision to `visit`, newest first.
     pub fn run(
         &self,
-        visit: &mut dyn FnMut(LogEntry) -> Result<(), AdminError>,
-    ) -> Result<LogEnd, AdminError> {
+        visit: &mut dyn FnMut(LogEntry) -> Result<(), RepositoryError>,
+    ) -> Result<LogEnd, RepositoryError> {
         let revisions = self.revisions;
         let mut tags: HashMap<ContentHash, Vec<&Tag>> = HashMap::new();
         for tag in revisions.tags() {
@@ -84,12 +84,12 @@ impl Log<'_> {
     }
 
     /// Returns the revision before, or the next earlier one that has a tag; and the root catalog that is missing.
-    fn before(&self, revision: &Revision) -> Result<(Option<Revision>, Option<String>), AdminError> {
+    fn before(&self, revision: &Revision) -> Result<(Option<Revision>, Option<String>), RepositoryError> {
         let Some(previous) = revision.previous else { return Ok((None, None)) };
         let gap = match self.revisions.at(previous) {
             // Numbers fall, so that a chain that leads back to itself ends.
             Ok(found) => return Ok((Some(found).filter(|found| found.number < revision.number), None)),
-            Err(AdminError::Missing { .. }) => previous.to_string(),
+            Err(RepositoryError::Missing { .. }) => previous.to_string(),
             Err(error) => return Err(error),
         };
         let on_trunk = self.revisions.tags().iter().filter(|tag| tag.branch == DEFAULT_BRANCH);
@@ -98,7 +98,7 @@ impl Log<'_> {
         for tag in earlier {
             match self.revisions.at(tag.root_catalog) {
                 Ok(found) if found.number < revision.number => return Ok((Some(found), Some(gap))),
-                Ok(_) | Err(AdminError::Missing { .. }) => {}
+                Ok(_) | Err(RepositoryError::Missing { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -111,7 +111,7 @@ impl Log<'_> {
         revision: Revision,
         before: Option<&Revision>,
         tags: &[&Tag],
-    ) -> Result<Option<LogEntry>, AdminError> {
+    ) -> Result<Option<LogEntry>, RepositoryError> {
         let mut entry = LogEntry {
             tags: tags.iter().map(|tag| tag.name.clone()).collect(),
             descriptions: tags.iter().map(|tag| tag.description.clone()).collect(),
@@ -146,14 +146,14 @@ impl Log<'_> {
         entry.counts = match counts {
             Ok(counts) => Some(counts),
             // A nested catalog of the earlier revision was collected.
-            Err(AdminError::Missing { .. }) if self.within.is_empty() => None,
-            Err(AdminError::NoSuchPath(_)) => return Ok(None),
+            Err(RepositoryError::Missing { .. }) if self.within.is_empty() => None,
+            Err(RepositoryError::NoSuchPath(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
         Ok(differs.then_some(entry))
     }
 
-    fn exists_in(&self, revision: &Revision) -> Result<bool, AdminError> {
+    fn exists_in(&self, revision: &Revision) -> Result<bool, RepositoryError> {
         self.revisions.has_path(revision.root, &self.within)
     }
 }

@@ -6,7 +6,7 @@ use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_store::{LargeBytes, Sink};
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::signed::read_wanted;
 
 /// Request for the plain bytes of an object.
@@ -27,15 +27,15 @@ pub struct WantedObject<'a> {
 /// A place that objects of a repository are read from.
 pub trait ObjectSource: Send + Sync {
     /// Returns the plain bytes of an object, verified against its name; the error for a missing object is
-    /// [`AdminError::Missing`].
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError>;
+    /// [`RepositoryError::Missing`].
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, RepositoryError>;
 }
 
 /// Objects in the storage of a publisher.
 pub(crate) struct StoredObjects(pub(crate) Arc<dyn Sink>);
 
 impl ObjectSource for StoredObjects {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, RepositoryError> {
         read_wanted(&*self.0, wanted)
     }
 }

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::condemned::{CondemnedFolder, State};
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::state;
 use crate::storage::Storage;
 
@@ -70,7 +70,7 @@ pub struct TransactionFolder {
 
 impl TransactionFolder {
     /// Describes the folder of a transaction, and gives the folder above it a number unless it has one.
-    pub fn of(path: &Path) -> Result<Self, AdminError> {
+    pub fn of(path: &Path) -> Result<Self, RepositoryError> {
         let disk = &*Disks::default().private;
         let file = path.with_file_name(NUMBER);
         Ok(Self { path: path.to_owned(), number: state::number(disk, &file)? })
@@ -96,7 +96,7 @@ impl OpenWork {
         place: &Path,
         stored: &BTreeSet<ObjectName>,
         collections: Option<u64>,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         let disks = Disks::default();
         let works = OpenWorks::of(&disks, &Storage::open_on(&disks, place)?);
         // Of what ended here without a word; a collect on another machine can't tell.
@@ -111,13 +111,13 @@ impl OpenWork {
     }
 
     /// Removes a record.
-    pub fn end(place: &Path, id: &str) -> Result<(), AdminError> {
+    pub fn end(place: &Path, id: &str) -> Result<(), RepositoryError> {
         let disks = Disks::default();
         OpenWorks::of(&disks, &Storage::open_on(&disks, place)?).remove(id)
     }
 
     /// Lists the open works of the repository at a place.
-    pub fn list(place: &Path) -> Result<Vec<Self>, AdminError> {
+    pub fn list(place: &Path) -> Result<Vec<Self>, RepositoryError> {
         let disks = Disks::default();
         OpenWorks::of(&disks, &Storage::open_on(&disks, place)?).read()
     }
@@ -159,11 +159,11 @@ impl OpenWorks {
         self.is_shared && !id.starts_with(PUBLISHER)
     }
 
-    pub(crate) fn make_folder(&self) -> Result<(), AdminError> {
-        make_dirs(&*self.disk, &self.folder).map_err(AdminError::file("making folder", &self.folder))
+    pub(crate) fn make_folder(&self) -> Result<(), RepositoryError> {
+        make_dirs(&*self.disk, &self.folder).map_err(RepositoryError::file("making folder", &self.folder))
     }
 
-    pub fn write(&self, work: &OpenWork, durably: bool) -> Result<(), AdminError> {
+    pub fn write(&self, work: &OpenWork, durably: bool) -> Result<(), RepositoryError> {
         let text = serde_json::to_vec_pretty(work).expect("a record becomes JSON: its keys are text");
         if self.is_in_bucket(&work.id) {
             return Ok(self.sink.put_root(&format!("{PREFIX}{}", work.id), &text)?);
@@ -173,10 +173,10 @@ impl OpenWorks {
         // Another process removes unfinished files under this lock.
         let _lock = self.folder.parent().map(state::lock).transpose()?;
         let write = if durably { persist } else { replace };
-        write(&*self.disk, &path, &text).map_err(AdminError::file("writing", &path))
+        write(&*self.disk, &path, &text).map_err(RepositoryError::file("writing", &path))
     }
 
-    pub fn remove(&self, id: &str) -> Result<(), AdminError> {
+    pub fn remove(&self, id: &str) -> Result<(), RepositoryError> {
         if self.is_in_bucket(id) {
             return Ok(self.sink.remove_root(&format!("{PREFIX}{id}"))?);
         }
@@ -194,11 +194,11 @@ impl OpenWorks {
         work: &OpenWork,
         stored: &BTreeSet<ObjectName>,
         collections: Option<u64>,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         let list = self.condemned.read()?;
         let now = self.condemned.collections()?;
         if collections.is_some_and(|before| before != now) {
-            return Err(AdminError::Collected { objects: 1 });
+            return Err(RepositoryError::Collected { objects: 1 });
         }
         // Of one that waits, the collector reads the records before it deletes anything.
         let deleting = list.as_ref().filter(|list| list.state() == State::Deleting);
@@ -208,11 +208,11 @@ impl OpenWorks {
             let is_condemned = deleting.map_or(Ok(false), |list| list.contains(&object))?;
             missing += u64::from(is_condemned || self.sink.len_of(&object)?.is_none());
         }
-        if missing > 0 { Err(AdminError::Collected { objects: missing }) } else { Ok(()) }
+        if missing > 0 { Err(RepositoryError::Collected { objects: missing }) } else { Ok(()) }
     }
 
     /// Returns the ids of all records, also of ended work.
-    fn ids(&self) -> Result<BTreeSet<String>, AdminError> {
+    fn ids(&self) -> Result<BTreeSet<String>, RepositoryError> {
         let mut ids = BTreeSet::new();
         if self.is_shared {
             let names = self.sink.list_root()?;
@@ -220,7 +220,7 @@ impl OpenWorks {
         }
         let names = match self.disk.list(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ids),
-            other => other.map_err(AdminError::file("listing", &self.folder))?,
+            other => other.map_err(RepositoryError::file("listing", &self.folder))?,
         };
         let id = |name: &std::ffi::OsString| Some(name.to_str()?.strip_suffix(RECORD)?.to_owned());
         // Unfinished files begin with a dot.
@@ -230,19 +230,19 @@ impl OpenWorks {
     }
 
     /// Reads the records of open work, and removes those of ended work.
-    pub fn read(&self) -> Result<Vec<OpenWork>, AdminError> {
+    pub fn read(&self) -> Result<Vec<OpenWork>, RepositoryError> {
         let mut open = Vec::new();
         for id in self.ids()? {
             let path = self.path(&id, RECORD);
             let text = if self.is_in_bucket(&id) {
                 self.sink.read(&format!("{PREFIX}{id}"), RECORD_MAX)?
             } else {
-                read_file(&*self.disk, &path, RECORD_MAX).map_err(AdminError::file("reading", &path))?
+                read_file(&*self.disk, &path, RECORD_MAX).map_err(RepositoryError::file("reading", &path))?
             };
             // It has ended since the records were listed.
             let Some(text) = text else { continue };
             let work: OpenWork = serde_json::from_slice(&text)
-                .map_err(|error| AdminError::OpenWork { id: id.clone(), reason: error.to_string() })?;
+                .map_err(|error| RepositoryError::OpenWork { id: id.clone(), reason: error.to_string() })?;
             if self.has_ended(&id, &work)? {
                 self.remove(&id)?;
             } else {
@@ -252,12 +252,12 @@ impl OpenWorks {
         Ok(open)
     }
 
-    fn has_ended(&self, id: &str, work: &OpenWork) -> Result<bool, AdminError> {
+    fn has_ended(&self, id: &str, work: &OpenWork) -> Result<bool, RepositoryError> {
         if let Some(transaction) = &work.transaction {
             return Ok(transaction.is_gone(&*self.disk));
         }
         let path = self.path(id, LOCK);
-        let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
+        let locking = FileLock::try_take(&path).map_err(RepositoryError::file("locking", &path))?;
         Ok(matches!(locking, Locking::Taken(_)))
     }
 }

@@ -1,6 +1,6 @@
 //! Paths in a repository: bytes that start with a slash, or nothing at all for the root.
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 
 /// Returns the path of a directory's entry.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
@@ -25,8 +25,9 @@ pub fn is_within(path: &[u8], directory: &[u8]) -> bool {
 }
 
 /// Normalises a path from the command line to its form in the repository.
-pub fn normalise(typed: &[u8]) -> Result<Vec<u8>, AdminError> {
-    let refused = |reason| AdminError::Target { path: String::from_utf8_lossy(typed).into_owned(), reason };
+pub fn normalise(typed: &[u8]) -> Result<Vec<u8>, RepositoryError> {
+    let refused =
+        |reason| RepositoryError::Target { path: String::from_utf8_lossy(typed).into_owned(), reason };
     let mut path = Vec::with_capacity(typed.len());
     for component in typed.split(|byte| *byte == b'/') {
         match component {

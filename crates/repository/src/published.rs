@@ -14,7 +14,7 @@ use esker_format::write::catalog::Entry;
 use esker_store::{LargeBytes, Sink};
 use parking_lot::Mutex;
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::object_source::{ObjectSource, StoredObjects, WantedObject};
 use crate::path;
 use crate::repository::DATABASE_MAX;
@@ -51,11 +51,11 @@ impl OldCatalog {
         mountpoint: &[u8],
         hash: ContentHash,
         size: Option<u64>,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         let (name, what) = (ObjectName::new(hash, ObjectKind::Catalog), what(mountpoint));
         let wanted = WantedObject { name, compression: None, size, limit: DATABASE_MAX, what: &what };
         let bytes = objects.object(&wanted)?;
-        let failed = |source| AdminError::Catalog { what: what.clone(), source };
+        let failed = |source| RepositoryError::Catalog { what: what.clone(), source };
         let catalog = Catalog::open(bytes).map_err(failed)?;
         let nested = catalog.nested().map_err(failed)?;
         let nested = nested.into_iter().map(|nested| (nested.path.clone(), nested)).collect();
@@ -66,17 +66,17 @@ impl OldCatalog {
     pub(crate) fn read_nested(
         objects: &dyn ObjectSource,
         nested: &NestedCatalog,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         Self::read(objects, &nested.path, hash_of(nested)?, nested.size)
     }
 
     /// Returns the entry of a path that the catalog has.
-    pub fn entry(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
+    pub fn entry(&self, path: &[u8]) -> Result<Option<Entry>, RepositoryError> {
         let row = self.catalog.find(PathKey::of(path)).map_err(self.failed())?;
         row.map(|row| self.entry_of(&row)).transpose()
     }
 
-    fn entry_of(&self, row: &Row<'_>) -> Result<Entry, AdminError> {
+    fn entry_of(&self, row: &Row<'_>) -> Result<Entry, RepositoryError> {
         let chunks = match row.flags().has(Flags::CHUNKED) {
             true => self.catalog.chunks(row).map_err(self.failed())?,
             false => Vec::new(),
@@ -86,7 +86,7 @@ impl OldCatalog {
 
     /// Returns the entries of a directory that the catalog lists, sorted by name, with hard link groups numbered from
     /// one in that order.
-    pub fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
+    pub fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, RepositoryError> {
         let mut entries = Vec::new();
         for row in self.catalog.children(PathKey::of(directory)).map_err(self.failed())? {
             entries.push(self.entry_of(&row.map_err(self.failed())?)?);
@@ -97,7 +97,7 @@ impl OldCatalog {
     }
 
     /// Finds what the catalog holds and this version doesn't know. Fails if it would be lost with the catalog's next version.
-    pub fn carried(&self) -> Result<UnknownParts, AdminError> {
+    pub fn carried(&self) -> Result<UnknownParts, RepositoryError> {
         let mut unknown = self.catalog.unknown_parts().map_err(self.failed())?;
         // Tables of another schema say nothing of the rows.
         if unknown.parts.is_empty() {
@@ -106,7 +106,7 @@ impl OldCatalog {
         if unknown.parts.is_empty() { Ok(unknown) } else { Err(self.would_lose(unknown.parts)) }
     }
 
-    fn strays(&self) -> Result<&Vec<String>, AdminError> {
+    fn strays(&self) -> Result<&Vec<String>, RepositoryError> {
         if let Some(known) = self.strays.get() {
             return Ok(known);
         }
@@ -115,25 +115,26 @@ impl OldCatalog {
     }
 
     /// Fails if the catalog can't go, with its entries moving to that of its parent, without a loss.
-    pub fn check_dissolving(&self) -> Result<(), AdminError> {
+    pub fn check_dissolving(&self) -> Result<(), RepositoryError> {
         let lost: Vec<String> = self.carried()?.pairs_of_its_own().collect();
         if lost.is_empty() { Ok(()) } else { Err(self.would_lose(lost)) }
     }
 
-    fn would_lose(&self, parts: Vec<String>) -> AdminError {
-        AdminError::UnknownParts { catalog: path::shown(&self.mountpoint), parts }
+    fn would_lose(&self, parts: Vec<String>) -> RepositoryError {
+        RepositoryError::UnknownParts { catalog: path::shown(&self.mountpoint), parts }
     }
 
-    fn failed(&self) -> impl FnOnce(CatalogError) -> AdminError {
+    fn failed(&self) -> impl FnOnce(CatalogError) -> RepositoryError {
         let what = what(&self.mountpoint);
-        move |source| AdminError::Catalog { what, source }
+        move |source| RepositoryError::Catalog { what, source }
     }
 }
 
-fn hash_of(nested: &NestedCatalog) -> Result<ContentHash, AdminError> {
-    nested
-        .hash
-        .ok_or_else(|| AdminError::Missing { what: what(&nested.path), object: "without a hash".to_owned() })
+fn hash_of(nested: &NestedCatalog) -> Result<ContentHash, RepositoryError> {
+    nested.hash.ok_or_else(|| RepositoryError::Missing {
+        what: what(&nested.path),
+        object: "without a hash".to_owned(),
+    })
 }
 
 fn what(mountpoint: &[u8]) -> String {
@@ -172,7 +173,7 @@ impl Published {
     }
 
     /// Returns the root catalog.
-    pub fn root(&self) -> Result<Arc<OldCatalog>, AdminError> {
+    pub fn root(&self) -> Result<Arc<OldCatalog>, RepositoryError> {
         self.load(b"", self.root.0, self.root.1)
     }
 
@@ -181,7 +182,7 @@ impl Published {
         mountpoint: &[u8],
         hash: ContentHash,
         size: Option<u64>,
-    ) -> Result<Arc<OldCatalog>, AdminError> {
+    ) -> Result<Arc<OldCatalog>, RepositoryError> {
         let key = (mountpoint.to_vec(), hash);
         if let Some(known) = self.catalogs.lock().get(&key) {
             return Ok(known.clone());
@@ -191,12 +192,12 @@ impl Published {
         Ok(self.catalogs.lock().entry(key).or_insert(loaded).clone())
     }
 
-    fn load_nested(&self, nested: &NestedCatalog) -> Result<Arc<OldCatalog>, AdminError> {
+    fn load_nested(&self, nested: &NestedCatalog) -> Result<Arc<OldCatalog>, RepositoryError> {
         self.load(&nested.path, hash_of(nested)?, nested.size)
     }
 
     /// Returns the catalog that lists a directory, or that would list a missing one.
-    pub fn owner(&self, directory: &[u8]) -> Result<Arc<OldCatalog>, AdminError> {
+    pub fn owner(&self, directory: &[u8]) -> Result<Arc<OldCatalog>, RepositoryError> {
         let mut owner = self.root()?;
         for ancestor in path::ancestry(directory).skip(1) {
             let nested = owner.nested.get(ancestor).filter(|nested| !nested.bind).cloned();
@@ -208,13 +209,13 @@ impl Published {
     }
 
     /// Returns the catalog mounted at exactly this path.
-    pub fn at(&self, mountpoint: &[u8]) -> Result<Option<Arc<OldCatalog>>, AdminError> {
+    pub fn at(&self, mountpoint: &[u8]) -> Result<Option<Arc<OldCatalog>>, RepositoryError> {
         let owner = self.owner(mountpoint)?;
         Ok((owner.mountpoint == mountpoint).then_some(owner))
     }
 
     /// Returns the row of a nested catalog in its parent.
-    pub fn nested_at(&self, mountpoint: &[u8]) -> Result<Option<NestedCatalog>, AdminError> {
+    pub fn nested_at(&self, mountpoint: &[u8]) -> Result<Option<NestedCatalog>, RepositoryError> {
         match path::split(mountpoint) {
             Some((parent, _)) => Ok(self.owner(parent)?.nested.get(mountpoint).cloned()),
             None => Ok(None),
@@ -222,7 +223,7 @@ impl Published {
     }
 
     /// Returns the entry of a path from the catalog of its directory.
-    pub fn entry(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
+    pub fn entry(&self, path: &[u8]) -> Result<Option<Entry>, RepositoryError> {
         let owner = match path::split(path) {
             Some((parent, _)) => self.owner(parent)?,
             None => self.root()?,
@@ -231,13 +232,13 @@ impl Published {
     }
 
     /// Returns the entries of a directory sorted by name, with hard link groups numbered from one in that order.
-    pub fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
+    pub fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, RepositoryError> {
         self.owner(directory)?.list(directory)
     }
 
     /// Returns the counters of a catalog; counts the rows if the schema is too old to have counters, or if one of them is
     /// no count.
-    pub fn statistics(&self, catalog: &OldCatalog) -> Result<Statistics, AdminError> {
+    pub fn statistics(&self, catalog: &OldCatalog) -> Result<Statistics, RepositoryError> {
         let stored = catalog.catalog.statistics().map_err(catalog.failed())?;
         // Every catalog has its root directory.
         if stored.own.dir > 0 && !stored.faulty {
@@ -257,7 +258,7 @@ impl Published {
     }
 
     /// Returns the number of entries of the whole revision, without its root directory.
-    pub fn entries(&self) -> Result<u64, AdminError> {
+    pub fn entries(&self) -> Result<u64, RepositoryError> {
         let total = self.statistics(&*self.root()?)?.total();
         let listed = [total.regular, total.symlink, total.special, total.dir];
         let sum = listed.into_iter().fold(0, u64::saturating_add);
@@ -266,7 +267,7 @@ impl Published {
     }
 
     /// Returns the counters of a nested catalog and all catalogs below it.
-    pub fn total(&self, nested: &NestedCatalog) -> Result<Counters, AdminError> {
+    pub fn total(&self, nested: &NestedCatalog) -> Result<Counters, RepositoryError> {
         let catalog = self.load_nested(nested)?;
         Ok(self.statistics(&catalog)?.total())
     }
@@ -295,7 +296,7 @@ impl Listed {
         published: &Published,
         directory: &[u8],
         name: &[u8],
-    ) -> Result<Option<&Entry>, AdminError> {
+    ) -> Result<Option<&Entry>, RepositoryError> {
         if self.directory.as_deref() != Some(directory) {
             let entries = published.list(directory)?;
             self.entries = entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
@@ -306,16 +307,16 @@ impl Listed {
 }
 
 /// Returns the content of a small published file that controls publishing, such as `.cvmfsdirtab`.
-pub fn read_small_file(sink: &dyn Sink, entry: &Entry, what: &str) -> Result<Vec<u8>, AdminError> {
+pub fn read_small_file(sink: &dyn Sink, entry: &Entry, what: &str) -> Result<Vec<u8>, RepositoryError> {
     const LIMIT: u64 = 16 << 20;
-    let missing = || AdminError::Missing { what: what.to_owned(), object: "as one object".to_owned() };
+    let missing = || RepositoryError::Missing { what: what.to_owned(), object: "as one object".to_owned() };
     let hash = entry.hash.ok_or_else(missing)?;
     let name = ObjectName::new(hash, ObjectKind::File);
     let stored = sink.read(&name.path(), LIMIT)?.ok_or_else(missing)?;
     if ContentHash::of(hash.algorithm(), &stored) != hash {
-        return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });
+        return Err(RepositoryError::Corrupt { what: what.to_owned(), object: name.to_string() });
     }
     let compression = entry.flags.compression().ok_or_else(missing)?;
     decompress(&stored, compression, Some(entry.size), LIMIT)
-        .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
+        .map_err(|source| RepositoryError::Compressed { what: what.to_owned(), source })
 }

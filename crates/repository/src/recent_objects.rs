@@ -7,7 +7,7 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::LargeBytes;
 use parking_lot::Mutex;
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::object_source::{ObjectSource, WantedObject};
 
 /// Number of catalogs that are kept.
@@ -28,7 +28,7 @@ impl RecentObjects {
 }
 
 impl ObjectSource for RecentObjects {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, RepositoryError> {
         if wanted.name.kind != ObjectKind::Catalog {
             return self.source.object(wanted);
         }

@@ -7,7 +7,7 @@ use esker_store::{Disk, read_file};
 use serde::{Deserialize, Serialize};
 
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
 use crate::storage::Storage;
@@ -61,31 +61,31 @@ pub struct ReplicaState {
 
 impl ReplicaState {
     /// Reads the state of the replica in a folder; none if the folder has no replica.
-    pub fn read(root: &Path) -> Result<Option<Self>, AdminError> {
+    pub fn read(root: &Path) -> Result<Option<Self>, RepositoryError> {
         Self::read_on(&*Disks::default().private, &state::folder(root))
     }
 
     /// Reads the state of the replica in a storage. That of a bucket lies in the bucket, so that it goes with the replica;
     /// older versions had it in the folder of its place only, where a copy stays for other commands.
-    pub fn of(storage: &Storage) -> Result<Option<Self>, AdminError> {
+    pub fn of(storage: &Storage) -> Result<Option<Self>, RepositoryError> {
         Self::of_on(&Disks::default(), storage)
     }
 
     /// Like [`Self::of`], on the given disks.
-    pub fn of_on(disks: &Disks, storage: &Storage) -> Result<Option<Self>, AdminError> {
+    pub fn of_on(disks: &Disks, storage: &Storage) -> Result<Option<Self>, RepositoryError> {
         let local = Self::read_on(&*disks.private, &state::folder(storage.place()));
         let Some(sink) = storage.shared() else { return local };
         let Some(text) = sink.read(SHARED, SMALL_FILE_MAX)? else { return local };
         let path = Path::new(&storage.describe()).join(SHARED);
         let parsed = serde_json::from_slice(&text);
-        parsed.map(Some).map_err(|error| AdminError::ReplicaState { path, reason: error.to_string() })
+        parsed.map(Some).map_err(|error| RepositoryError::ReplicaState { path, reason: error.to_string() })
     }
 
-    pub(crate) fn read_on(disk: &dyn Disk, state: &Path) -> Result<Option<Self>, AdminError> {
+    pub(crate) fn read_on(disk: &dyn Disk, state: &Path) -> Result<Option<Self>, RepositoryError> {
         let path = state.join(FOLDER).join(STATE);
-        let text = read_file(disk, &path, SMALL_FILE_MAX).map_err(AdminError::file("reading", &path))?;
+        let text = read_file(disk, &path, SMALL_FILE_MAX).map_err(RepositoryError::file("reading", &path))?;
         let parsed = text.map(|text| serde_json::from_slice(&text)).transpose();
-        parsed.map_err(|error| AdminError::ReplicaState { path, reason: error.to_string() })
+        parsed.map_err(|error| RepositoryError::ReplicaState { path, reason: error.to_string() })
     }
 
     /// Returns the name of the repository, which older versions wrote as the end of its URLs only.
@@ -96,8 +96,8 @@ impl ReplicaState {
     }
 
     /// Returns the public keys.
-    pub fn master_keys(&self) -> Result<MasterKeys, AdminError> {
-        let refused = |reason: String| AdminError::PublicKey { path: STATE.into(), reason };
+    pub fn master_keys(&self) -> Result<MasterKeys, RepositoryError> {
+        let refused = |reason: String| RepositoryError::PublicKey { path: STATE.into(), reason };
         MasterKeys::parse(self.keys.as_bytes()).map_err(|error| refused(error.to_string()))
     }
 

@@ -18,7 +18,7 @@ use esker_store::Sink;
 
 use crate::condemned::CondemnedFolder;
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::head::pending;
 use crate::key_folder::KeyFolder;
 use crate::replica_state::ReplicaState;
@@ -58,7 +58,7 @@ pub struct Repository {
     /// Longest wait for the lock of the head; none waits without limit.
     pub(crate) lock_wait: Option<Duration>,
     /// Called when a commit begins to wait, with the error that it would have been without waiting.
-    pub(crate) on_lock_wait: fn(&AdminError),
+    pub(crate) on_lock_wait: fn(&RepositoryError),
 }
 
 /// Longest wait for the lock of the head, which other publishers hold for a short time only.
@@ -107,7 +107,7 @@ impl Repository {
         name: &RepositoryName,
         keys: KeyFolder,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         Self::open_on(&Disks::default(), root, name, keys, now)
     }
 
@@ -118,7 +118,7 @@ impl Repository {
         name: &RepositoryName,
         keys: KeyFolder,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         Self::open_in(disks, Storage::open_on(disks, root)?, name, keys, now)
     }
 
@@ -129,11 +129,14 @@ impl Repository {
         name: &RepositoryName,
         keys: KeyFolder,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         storage.require_head(disks)?;
         storage.prepare(disks)?;
         if let Some(replica) = ReplicaState::read(storage.place())? {
-            return Err(AdminError::IsReplica { place: storage.describe(), source_url: replica.servers });
+            return Err(RepositoryError::IsReplica {
+                place: storage.describe(),
+                source_url: replica.servers,
+            });
         }
         let publisher = keys.publisher()?;
         let state = state::make(disks, storage.place())?;
@@ -176,7 +179,7 @@ impl Repository {
     }
 
     /// Opens the replica in a folder for collecting it. It can't be published to: the keys are elsewhere.
-    pub fn open_replica(root: &Path, name: &RepositoryName, now: UnixTime) -> Result<Self, AdminError> {
+    pub fn open_replica(root: &Path, name: &RepositoryName, now: UnixTime) -> Result<Self, RepositoryError> {
         Self::open_replica_on(&Disks::default(), root, name, now)
     }
 
@@ -186,7 +189,7 @@ impl Repository {
         root: &Path,
         name: &RepositoryName,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         Self::open_replica_in(disks, Storage::open_on(disks, root)?, name, now)
     }
 
@@ -196,9 +199,9 @@ impl Repository {
         storage: Storage,
         name: &RepositoryName,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         let replica =
-            ReplicaState::of(&storage)?.ok_or_else(|| AdminError::NotReplica(storage.describe()))?;
+            ReplicaState::of(&storage)?.ok_or_else(|| RepositoryError::NotReplica(storage.describe()))?;
         let master = replica.master_keys()?;
         storage.prepare(disks)?;
         let state = state::make(disks, storage.place())?;
@@ -233,15 +236,15 @@ impl Repository {
     }
 
     /// Returns the keys that sign.
-    pub fn publisher(&self) -> Result<&Publisher, AdminError> {
+    pub fn publisher(&self) -> Result<&Publisher, RepositoryError> {
         let source_url =
             || ReplicaState::read(self.storage.place()).ok().flatten().unwrap_or_default().servers;
         let place = self.storage.describe();
-        self.publisher.as_ref().ok_or_else(|| AdminError::IsReplica { place, source_url: source_url() })
+        self.publisher.as_ref().ok_or_else(|| RepositoryError::IsReplica { place, source_url: source_url() })
     }
 
     /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
-    pub fn share_with_spool(&mut self, folder: &Path) -> Result<(), AdminError> {
+    pub fn share_with_spool(&mut self, folder: &Path) -> Result<(), RepositoryError> {
         self.spool = Spool::claim(self.disks.served.clone(), folder)?;
         if self.spool.is_some() {
             // The reference may have published since the head was read.
@@ -267,7 +270,7 @@ impl Repository {
 
     /// Sets how long a commit waits for the commits of other publishers, none for no limit, and what is called when it
     /// begins to wait.
-    pub fn wait_for_lock(&mut self, limit: Option<Duration>, begins: fn(&AdminError)) {
+    pub fn wait_for_lock(&mut self, limit: Option<Duration>, begins: fn(&RepositoryError)) {
         (self.lock_wait, self.on_lock_wait) = (limit, begins);
     }
 
@@ -317,17 +320,17 @@ impl Repository {
     }
 
     /// Returns whether objects may have been collected since work on a base began.
-    pub fn collected_since(&self, base: &Base) -> Result<bool, AdminError> {
+    pub fn collected_since(&self, base: &Base) -> Result<bool, RepositoryError> {
         let condemned = self.condemned();
         Ok(condemned.read()?.is_some() || condemned.collections()? != base.collections)
     }
 
     /// Reads and verifies the head that is published now.
-    pub fn read_head(&self) -> Result<ReadHead, AdminError> {
+    pub fn read_head(&self) -> Result<ReadHead, RepositoryError> {
         match (&self.publisher, &self.master) {
             (Some(publisher), _) => read_head(self.sink(), &self.name, &self.keys, publisher, self.opened),
             (None, Some(master)) => read_replica_head(self.sink(), &self.name, master, self.opened),
-            (None, None) => Err(AdminError::NotReplica(self.storage.describe())),
+            (None, None) => Err(RepositoryError::NotReplica(self.storage.describe())),
         }
     }
 
@@ -361,11 +364,11 @@ fn read_head(
     keys: &KeyFolder,
     publisher: &Publisher,
     now: UnixTime,
-) -> Result<ReadHead, AdminError> {
+) -> Result<ReadHead, RepositoryError> {
     let signed = SignedFiles::read(sink, name)?;
     let verified = signed.verify(name, &keys.public()?, now)?;
     if !signed.lists(name, publisher.certificate())? {
-        return Err(AdminError::NotListed(keys.certificate_file()));
+        return Err(RepositoryError::NotListed(keys.certificate_file()));
     }
     Ok(ReadHead { verified, bytes: signed.manifest })
 }
@@ -376,7 +379,7 @@ fn read_replica_head(
     name: &RepositoryName,
     master: &MasterKeys,
     now: UnixTime,
-) -> Result<ReadHead, AdminError> {
+) -> Result<ReadHead, RepositoryError> {
     let signed = SignedFiles::read(sink, name)?;
     let expires = signed.whitelist(name)?.expires;
     let valid = now.min(UnixTime(expires.hour().0.saturating_sub(1)));

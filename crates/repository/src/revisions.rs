@@ -15,7 +15,7 @@ use esker_store::Sink;
 use serde::{Serialize, Serializer};
 
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::key_folder::KeyFolder;
 use crate::object_source::{ObjectSource, StoredObjects, WantedObject};
 use crate::published::{OldCatalog, Published};
@@ -77,7 +77,7 @@ impl Revisions {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         Self::open_in(&Storage::open(root)?, name, keys, now)
     }
 
@@ -87,7 +87,7 @@ impl Revisions {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         storage.require_head(&Disks::default())?;
         let sink = storage.sink().clone();
         let head = SignedFiles::read(&*sink, name)?.verify(name, &keys.public()?, now)?;
@@ -95,11 +95,11 @@ impl Revisions {
     }
 
     /// Reads a repository that is open for publishing, at a given head.
-    pub fn of_head(repository: &Repository, head: VerifiedHead) -> Result<Self, AdminError> {
+    pub fn of_head(repository: &Repository, head: VerifiedHead) -> Result<Self, RepositoryError> {
         Self::stored(repository.storage.sink().clone(), head)
     }
 
-    fn stored(sink: Arc<dyn Sink>, head: VerifiedHead) -> Result<Self, AdminError> {
+    fn stored(sink: Arc<dyn Sink>, head: VerifiedHead) -> Result<Self, RepositoryError> {
         // A damaged reflog is a fault of the storage, but no reason to refuse reading.
         let reflog = sink.read(reflog::PATH, DATABASE_MAX)?.and_then(|bytes| Reflog::parse(&bytes).ok());
         let references = reflog.iter().flat_map(|reflog| reflog.references());
@@ -111,11 +111,11 @@ impl Revisions {
     }
 
     /// Reads a repository whose head was verified, from another source.
-    pub fn new(head: VerifiedHead, objects: Arc<dyn ObjectSource>) -> Result<Self, AdminError> {
+    pub fn new(head: VerifiedHead, objects: Arc<dyn ObjectSource>) -> Result<Self, RepositoryError> {
         let history = head.history().map(|name| {
             let what = "the history";
             let wanted = WantedObject { name, compression: None, size: None, limit: DATABASE_MAX, what };
-            History::parse(&objects.object(&wanted)?).map_err(AdminError::History)
+            History::parse(&objects.object(&wanted)?).map_err(RepositoryError::History)
         });
         let history = history.transpose()?;
         let objects: Arc<dyn ObjectSource> = Arc::new(RecentObjects::new(objects));
@@ -143,17 +143,17 @@ impl Revisions {
     }
 
     /// Returns the published revision.
-    pub fn head(&self) -> Result<Revision, AdminError> {
+    pub fn head(&self) -> Result<Revision, RepositoryError> {
         self.at(self.head.root_catalog().hash)
     }
 
     /// Returns the revision with this root catalog.
-    pub fn at(&self, root: ContentHash) -> Result<Revision, AdminError> {
+    pub fn at(&self, root: ContentHash) -> Result<Revision, RepositoryError> {
         let catalog = OldCatalog::read(&*self.objects, b"", root, None)?;
         let properties = catalog.catalog.properties();
         if !properties.root_prefix.is_empty() {
             let reason = "it is the hash of a nested catalog, and not of a root catalog".to_owned();
-            return Err(AdminError::NoRevision { name: root.to_string(), reason });
+            return Err(RepositoryError::NoRevision { name: root.to_string(), reason });
         }
         let is_head = root == self.head.root_catalog().hash;
         Ok(Revision {
@@ -167,12 +167,12 @@ impl Revisions {
 
     /// Finds a revision by tag, number, or hash of its root catalog. `tag:NAME` is always a tag, `rev:NUMBER` always a revision of
     /// the trunk; a name that means several revisions is refused.
-    pub fn find(&self, name: &str) -> Result<Revision, AdminError> {
+    pub fn find(&self, name: &str) -> Result<Revision, RepositoryError> {
         let mut found: Vec<(Revision, String)> = Vec::new();
         for (meaning, unique, revision) in self.meanings(name) {
             let revision = match revision {
                 // The text is a tag, too, and there is no revision of this number.
-                Err(AdminError::NoRevision { .. }) if !found.is_empty() => continue,
+                Err(RepositoryError::NoRevision { .. }) if !found.is_empty() => continue,
                 revision => revision?,
             };
             if found.iter().all(|(known, _)| known.root != revision.root) {
@@ -184,7 +184,7 @@ impl Revisions {
             1 => return Ok(found.swap_remove(0).0),
             _ => {
                 let meanings = found.into_iter().map(|(_, meaning)| meaning).collect();
-                return Err(AdminError::AmbiguousRevision { name: name.to_owned(), meanings });
+                return Err(RepositoryError::AmbiguousRevision { name: name.to_owned(), meanings });
             }
         }
         let reason = match name {
@@ -193,11 +193,11 @@ impl Revisions {
             }
             _ => "no tag has this name, and it is neither the number nor the hash of a revision",
         };
-        Err(AdminError::NoRevision { name: name.to_owned(), reason: reason.to_owned() })
+        Err(RepositoryError::NoRevision { name: name.to_owned(), reason: reason.to_owned() })
     }
 
     /// Returns all that a name may mean: a description, a name that means only this, and the revision.
-    fn meanings(&self, name: &str) -> Vec<(String, String, Result<Revision, AdminError>)> {
+    fn meanings(&self, name: &str) -> Vec<(String, String, Result<Revision, RepositoryError>)> {
         let of_tag = |tag: &Tag| self.at(tag.root_catalog).map_err(|error| self.collected(name, error));
         let tagged = |tag: &Tag| (format!("the tag {}", tag.name), format!("tag:{}", tag.name), of_tag(tag));
         let numbered =
@@ -231,9 +231,9 @@ impl Revisions {
         all
     }
 
-    fn collected(&self, name: &str, error: AdminError) -> AdminError {
+    fn collected(&self, name: &str, error: RepositoryError) -> RepositoryError {
         match error {
-            AdminError::Missing { object, .. } => AdminError::NoRevision {
+            RepositoryError::Missing { object, .. } => RepositoryError::NoRevision {
                 name: name.to_owned(),
                 reason: format!(
                     "its root catalog (object {object}) is not there; it may have been collected"
@@ -244,11 +244,11 @@ impl Revisions {
     }
 
     /// Finds a revision by its number: among the tags, before the head, and among the other root catalogs.
-    fn numbered(&self, number: u64) -> Result<Revision, AdminError> {
+    fn numbered(&self, number: u64) -> Result<Revision, RepositoryError> {
         let name = || number.to_string();
         if number > self.head.revision() {
             let reason = format!("the newest revision is {}", self.head.revision());
-            return Err(AdminError::NoRevision { name: name(), reason });
+            return Err(RepositoryError::NoRevision { name: name(), reason });
         }
         // The chain of earlier revisions begins at the tag that is nearest.
         let on_trunk = self.tags().iter().filter(|tag| tag.branch == DEFAULT_BRANCH);
@@ -259,7 +259,7 @@ impl Revisions {
             match walk.next() {
                 Some(Ok(revision)) if revision.number == number => return Ok(revision),
                 Some(Ok(revision)) if revision.number > number => {}
-                Some(Err(error)) if !matches!(error, AdminError::Missing { .. }) => return Err(error),
+                Some(Err(error)) if !matches!(error, RepositoryError::Missing { .. }) => return Err(error),
                 _ => break,
             }
         }
@@ -274,21 +274,21 @@ impl Revisions {
             }
         }
         let reason = "no tag names it, and the revisions after it don't lead to it any more".to_owned();
-        Err(AdminError::NoRevision { name: name(), reason })
+        Err(RepositoryError::NoRevision { name: name(), reason })
     }
 
     /// Returns true if the revision with this root catalog has a path.
-    pub(crate) fn has_path(&self, root: ContentHash, path: &[u8]) -> Result<bool, AdminError> {
+    pub(crate) fn has_path(&self, root: ContentHash, path: &[u8]) -> Result<bool, RepositoryError> {
         let published = Published::of_root(self.objects.clone(), (root, None));
         Ok(published.entry(path)?.is_some())
     }
 
     /// Returns the number of the revision that a revision replaced, if that is still there.
-    pub fn number_before(&self, revision: &Revision) -> Result<Option<u64>, AdminError> {
+    pub fn number_before(&self, revision: &Revision) -> Result<Option<u64>, RepositoryError> {
         let Some(previous) = revision.previous else { return Ok(None) };
         match self.at(previous) {
             Ok(found) => Ok(Some(found.number)),
-            Err(AdminError::Missing { .. }) => Ok(None),
+            Err(RepositoryError::Missing { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -308,7 +308,7 @@ pub struct Earlier<'r> {
 }
 
 impl Iterator for Earlier<'_> {
-    type Item = Result<Revision, AdminError>;
+    type Item = Result<Revision, RepositoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let revision = match self.revisions.at(self.next.take()?) {

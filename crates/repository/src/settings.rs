@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::disks::Disks;
 use crate::encode::Deflate;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::storage;
 
 /// Seconds of a day.
@@ -228,15 +228,15 @@ impl Settings {
     }
 
     /// Reads the settings of the repository in a folder; none if it has no state of a publisher.
-    pub fn read_of(disks: &Disks, root: &Path) -> Result<Option<Self>, AdminError> {
+    pub fn read_of(disks: &Disks, root: &Path) -> Result<Option<Self>, RepositoryError> {
         Self::read(&*disks.private, &Self::path(&storage::state_folder(root)))
     }
 
     /// Reads the settings; none if the file is missing.
-    pub fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, AdminError> {
-        let text = read_file(disk, path, FILE_MAX).map_err(AdminError::file("reading", path))?;
+    pub fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, RepositoryError> {
+        let text = read_file(disk, path, FILE_MAX).map_err(RepositoryError::file("reading", path))?;
         let Some(text) = text else { return Ok(None) };
-        let refused = |reason: String| AdminError::Settings { path: path.to_owned(), reason };
+        let refused = |reason: String| RepositoryError::Settings { path: path.to_owned(), reason };
         let stored: Stored = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
         let [min, average, max] = stored.chunk_sizes;
         Ok(Some(Self {
@@ -263,7 +263,7 @@ impl Settings {
     }
 
     /// Writes the settings.
-    pub fn write(&self, disk: &dyn Disk, path: &Path) -> Result<(), AdminError> {
+    pub fn write(&self, disk: &dyn Disk, path: &Path) -> Result<(), RepositoryError> {
         let stored = Stored {
             compression: match self.compression {
                 Compression::Zlib => StoredCompression::Zlib,
@@ -287,6 +287,6 @@ impl Settings {
         };
         let text =
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
-        persist(disk, path, &text).map_err(AdminError::file("writing", path))
+        persist(disk, path, &text).map_err(RepositoryError::file("writing", path))
     }
 }

@@ -15,7 +15,7 @@ use esker_format::trust::{self, ClaimedHead, Evidence, TrustError, VerifiedHead}
 use esker_format::whitelist::{self, Whitelist};
 use esker_store::{LargeBytes, LargeWriter, Sink, inflated};
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::object_source::WantedObject;
 
 /// Maximum size in bytes of a manifest, whitelist or certificate.
@@ -31,16 +31,16 @@ pub struct SignedFiles {
     pub certificate: Vec<u8>,
 }
 
-fn untrusted<E: Into<TrustError>>(name: &RepositoryName) -> impl FnOnce(E) -> AdminError {
+fn untrusted<E: Into<TrustError>>(name: &RepositoryName) -> impl FnOnce(E) -> RepositoryError {
     let name = name.to_string();
-    move |source| AdminError::Untrusted { name, source: Box::new(source.into()) }
+    move |source| RepositoryError::Untrusted { name, source: Box::new(source.into()) }
 }
 
 impl SignedFiles {
     /// Reads the signed files of a repository.
-    pub fn read(sink: &dyn Sink, name: &RepositoryName) -> Result<Self, AdminError> {
-        let root_file = |path: &str, what: &str| -> Result<Vec<u8>, AdminError> {
-            let missing = || AdminError::Missing { what: what.to_owned(), object: path.to_owned() };
+    pub fn read(sink: &dyn Sink, name: &RepositoryName) -> Result<Self, RepositoryError> {
+        let root_file = |path: &str, what: &str| -> Result<Vec<u8>, RepositoryError> {
+            let missing = || RepositoryError::Missing { what: what.to_owned(), object: path.to_owned() };
             sink.read(path, SMALL_FILE_MAX)?.ok_or_else(missing)
         };
         let manifest = root_file(manifest::PATH, "the manifest")?;
@@ -57,7 +57,7 @@ impl SignedFiles {
         name: &RepositoryName,
         keys: &MasterKeys,
         now: UnixTime,
-    ) -> Result<VerifiedHead, AdminError> {
+    ) -> Result<VerifiedHead, RepositoryError> {
         let evidence = Evidence {
             manifest: &self.manifest,
             whitelist: &self.whitelist,
@@ -72,24 +72,27 @@ impl SignedFiles {
     }
 
     /// Returns the whitelist.
-    pub fn whitelist(&self, name: &RepositoryName) -> Result<Whitelist, AdminError> {
+    pub fn whitelist(&self, name: &RepositoryName) -> Result<Whitelist, RepositoryError> {
         Whitelist::parse(&self.whitelist).map_err(untrusted(name))
     }
 
     /// Fails if a whitelist lacks the certificate that signed the published head.
-    pub fn check_listed(&self, whitelist: &Whitelist, algorithm: HashAlgorithm) -> Result<(), AdminError> {
-        let certificate = Certificate::parse(&self.certificate).map_err(|error| AdminError::Untrusted {
-            name: whitelist.name.clone(),
-            source: Box::new(error.into()),
+    pub fn check_listed(
+        &self,
+        whitelist: &Whitelist,
+        algorithm: HashAlgorithm,
+    ) -> Result<(), RepositoryError> {
+        let certificate = Certificate::parse(&self.certificate).map_err(|error| {
+            RepositoryError::Untrusted { name: whitelist.name.clone(), source: Box::new(error.into()) }
         })?;
         if whitelist.fingerprints.iter().any(|listed| is_of(listed, &certificate)) {
             return Ok(());
         }
-        Err(AdminError::StillNeeded { fingerprint: certificate.fingerprint(algorithm).to_fingerprint() })
+        Err(RepositoryError::StillNeeded { fingerprint: certificate.fingerprint(algorithm).to_fingerprint() })
     }
 
     /// Returns true if clients would accept signatures of a certificate.
-    pub fn lists(&self, name: &RepositoryName, certificate: &Certificate) -> Result<bool, AdminError> {
+    pub fn lists(&self, name: &RepositoryName, certificate: &Certificate) -> Result<bool, RepositoryError> {
         Ok(self.whitelist(name)?.fingerprints.iter().any(|listed| is_of(listed, certificate)))
     }
 }
@@ -106,21 +109,21 @@ pub fn read_object(
     size: Option<u64>,
     limit: u64,
     what: &str,
-) -> Result<LargeBytes, AdminError> {
+) -> Result<LargeBytes, RepositoryError> {
     read_wanted(sink, &WantedObject { name: *name, compression: None, size, limit, what })
 }
 
 /// Reads and verifies an object. No more than a few megabytes of it are in memory ([`LargeBytes`]).
-pub(crate) fn read_wanted(sink: &dyn Sink, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+pub(crate) fn read_wanted(sink: &dyn Sink, wanted: &WantedObject<'_>) -> Result<LargeBytes, RepositoryError> {
     let WantedObject { name, limit, what, .. } = wanted;
-    let missing = || AdminError::Missing { what: (*what).to_owned(), object: name.to_string() };
+    let missing = || RepositoryError::Missing { what: (*what).to_owned(), object: name.to_string() };
     let (path, folder) = (name.path(), std::env::temp_dir());
     let stored: LargeBytes = if *limit <= SMALL_FILE_MAX {
         sink.read(&path, *limit)?.ok_or_else(missing)?.into()
     } else {
         let mut stored = LargeWriter::new(&folder, *limit);
         sink.read_to(&path, &mut stored)?.ok_or_else(missing)?;
-        stored.finish().map_err(AdminError::file("reading", path.as_ref()))?
+        stored.finish().map_err(RepositoryError::file("reading", path.as_ref()))?
     };
     decoded(&stored, wanted, &folder)
 }
@@ -132,16 +135,16 @@ pub fn decoded_object(
     size: Option<u64>,
     (limit, folder): (u64, &Path),
     what: &str,
-) -> Result<LargeBytes, AdminError> {
+) -> Result<LargeBytes, RepositoryError> {
     decoded(stored, &WantedObject { name: *name, compression: None, size, limit, what }, folder)
 }
 
-fn decoded(stored: &[u8], wanted: &WantedObject<'_>, folder: &Path) -> Result<LargeBytes, AdminError> {
+fn decoded(stored: &[u8], wanted: &WantedObject<'_>, folder: &Path) -> Result<LargeBytes, RepositoryError> {
     let WantedObject { name, compression, size, limit, what } = *wanted;
     if ContentHash::of(name.hash.algorithm(), stored) != name.hash {
-        return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });
+        return Err(RepositoryError::Corrupt { what: what.to_owned(), object: name.to_string() });
     }
     let recognised = || Compression::recognise(stored).unwrap_or(Compression::Zlib);
     inflated(stored, compression.unwrap_or_else(recognised), size, limit, folder)
-        .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
+        .map_err(|source| RepositoryError::Compressed { what: what.to_owned(), source })
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use esker_format::hash::ContentHash;
 use esker_store::{Disk, FileLock, RealDisk, persist, read_file};
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 
 /// The spool folder of one repository, `/var/spool/cvmfs/NAME`.
 pub struct Spool {
@@ -36,23 +36,23 @@ const CHECKSUM_MAX: u64 = 1 << 10;
 
 impl Spool {
     /// Claims a spool folder; none if there is none.
-    pub(crate) fn claim(disk: Arc<dyn Disk>, folder: &Path) -> Result<Option<Self>, AdminError> {
+    pub(crate) fn claim(disk: Arc<dyn Disk>, folder: &Path) -> Result<Option<Self>, RepositoryError> {
         if !folder.is_dir() {
             return Ok(None);
         }
         let transaction = folder.join(TRANSACTION);
         if transaction.exists() && !is_ours(&transaction) {
-            return Err(AdminError::Transaction(transaction));
+            return Err(RepositoryError::Transaction(transaction));
         }
         let path = folder.join(PUBLISHING);
-        let asked = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
-        let publishing = asked.or_held(AdminError::locked(path.display().to_string()))?;
+        let asked = FileLock::try_take(&path).map_err(RepositoryError::file("locking", &path))?;
+        let publishing = asked.or_held(RepositoryError::locked(path.display().to_string()))?;
         let spool = Self { disk, folder: folder.to_owned(), _publishing: publishing };
         match spool.open_transaction(&transaction) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Err(AdminError::Transaction(transaction))
+                Err(RepositoryError::Transaction(transaction))
             }
-            other => other.map(|()| Some(spool)).map_err(AdminError::file("making", &transaction)),
+            other => other.map(|()| Some(spool)).map_err(RepositoryError::file("making", &transaction)),
         }
     }
 
@@ -83,18 +83,18 @@ impl Spool {
     }
 
     /// Records the hash of the new reflog where the reference implementation looks for it.
-    pub fn remember_reflog(&self, hash: &ContentHash) -> Result<(), AdminError> {
+    pub fn remember_reflog(&self, hash: &ContentHash) -> Result<(), RepositoryError> {
         remember_reflog(&*self.disk, &self.folder, hash)
     }
 }
 
 /// Records the hash of a reflog in a spool folder, unless it is recorded already or there is no such folder.
-pub fn remember_reflog(disk: &dyn Disk, folder: &Path, hash: &ContentHash) -> Result<(), AdminError> {
+pub fn remember_reflog(disk: &dyn Disk, folder: &Path, hash: &ContentHash) -> Result<(), RepositoryError> {
     let (path, text) = (folder.join(REFLOG_CHECKSUM), hash.to_string());
     if !folder.is_dir() || recorded(&path).is_some_and(|known| known == text) {
         return Ok(());
     }
-    persist(disk, &path, text.as_bytes()).map_err(AdminError::file("writing", &path))
+    persist(disk, &path, text.as_bytes()).map_err(RepositoryError::file("writing", &path))
 }
 
 impl Drop for Spool {
@@ -133,14 +133,14 @@ mod tests {
         assert!(claim(&folder.path().join("none")).unwrap().is_none());
         let spool = claim(folder.path()).unwrap().unwrap();
         assert!(
-            matches!(claim(folder.path()), Err(AdminError::Locked { holder, .. }) if holder.pid.is_some())
+            matches!(claim(folder.path()), Err(RepositoryError::Locked { holder, .. }) if holder.pid.is_some())
         );
         let hash = ContentHash::of(HashAlgorithm::Rmd160, b"reflog");
         spool.remember_reflog(&hash).unwrap();
         assert_eq!(std::fs::read_to_string(folder.path().join(REFLOG_CHECKSUM)).unwrap(), hash.to_string());
         drop(spool);
         std::fs::write(folder.path().join(TRANSACTION), b"").unwrap();
-        assert!(matches!(claim(folder.path()), Err(AdminError::Transaction(_))));
+        assert!(matches!(claim(folder.path()), Err(RepositoryError::Transaction(_))));
         assert!(!folder.path().join(PUBLISHING).exists());
     }
 
@@ -154,7 +154,7 @@ mod tests {
         };
         pipe(TRANSACTION);
         let claimed = Spool::claim(Arc::new(RealDisk::SERVED), folder.path());
-        assert!(matches!(claimed, Err(AdminError::Transaction(_))));
+        assert!(matches!(claimed, Err(RepositoryError::Transaction(_))));
         pipe(REFLOG_CHECKSUM);
         assert_eq!(recorded(&at(REFLOG_CHECKSUM)), None);
         std::fs::write(at("elsewhere"), "text").unwrap();
@@ -171,7 +171,7 @@ mod tests {
         let left = fs::read(&marker).unwrap();
         let opened = File::create_new(&marker);
         assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::AlreadyExists, "as the reference finds out");
-        assert!(matches!(claim(), Err(AdminError::Locked { .. })));
+        assert!(matches!(claim(), Err(RepositoryError::Locked { .. })));
         drop(spool);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 
@@ -186,6 +186,6 @@ mod tests {
         File::create_new(&marker).unwrap();
         drop(spool);
         assert!(marker.exists());
-        assert!(matches!(claim(), Err(AdminError::Transaction(_))));
+        assert!(matches!(claim(), Err(RepositoryError::Transaction(_))));
     }
 }

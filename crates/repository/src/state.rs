@@ -10,7 +10,7 @@ use esker_store::{Disk, FileLock, Locking, persist, read_file, refuse_link_of_ot
 
 use crate::condemned;
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::random;
 use crate::storage;
 
@@ -35,20 +35,20 @@ pub fn folder(root: &Path) -> PathBuf {
 /// Makes the folder, and removes unfinished files of an interrupted publish.
 ///
 /// Web servers run as other users and need no access to it.
-pub fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
+pub fn make(disks: &Disks, root: &Path) -> Result<PathBuf, RepositoryError> {
     let state = folder(root);
     let disk = &*disks.private;
-    disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
+    disk.make_dir(&state).map_err(RepositoryError::file("making folder", &state))?;
     let path = state.join(LOCK);
-    let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
+    let locking = FileLock::try_take(&path).map_err(RepositoryError::file("locking", &path))?;
     // Another process writes now; the next start removes leftovers.
     let Locking::Taken(_lock) = locking else { return Ok(state) };
     let below = [KNOWN_FILES, CONTENTS, PROFILES, condemned::FOLDER, OPEN];
     for folder in [state.clone()].into_iter().chain(below.map(|folder| state.join(folder))) {
-        refuse_link_of_others(&folder).map_err(AdminError::file("using folder", &folder))?;
+        refuse_link_of_others(&folder).map_err(RepositoryError::file("using folder", &folder))?;
         match remove_unfinished(disk, &folder, |_| true) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(AdminError::file("removing leftovers in", &folder)(error));
+                return Err(RepositoryError::file("removing leftovers in", &folder)(error));
             }
             _ => {}
         }
@@ -57,7 +57,7 @@ pub fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
 }
 
 /// Returns the name of this state folder among those of other machines; it is made once.
-pub fn id(disk: &dyn Disk, state: &Path) -> Result<String, AdminError> {
+pub fn id(disk: &dyn Disk, state: &Path) -> Result<String, RepositoryError> {
     let path = state.join(ID);
     match known_number(disk, &path)? {
         Some(known) => Ok(known),
@@ -69,32 +69,32 @@ pub fn id(disk: &dyn Disk, state: &Path) -> Result<String, AdminError> {
 }
 
 /// Returns the random number in a file, which is made once.
-pub fn number(disk: &dyn Disk, path: &Path) -> Result<String, AdminError> {
+pub fn number(disk: &dyn Disk, path: &Path) -> Result<String, RepositoryError> {
     if let Some(known) = known_number(disk, path)? {
         return Ok(known);
     }
     let made = format!("{:016x}{:016x}", random::number(), random::number());
-    persist(disk, path, made.as_bytes()).map_err(AdminError::file("writing", path))?;
+    persist(disk, path, made.as_bytes()).map_err(RepositoryError::file("writing", path))?;
     Ok(made)
 }
 
-fn known_number(disk: &dyn Disk, path: &Path) -> Result<Option<String>, AdminError> {
-    let known = read_file(disk, path, NUMBER_MAX).map_err(AdminError::file("reading", path))?;
+fn known_number(disk: &dyn Disk, path: &Path) -> Result<Option<String>, RepositoryError> {
+    let known = read_file(disk, path, NUMBER_MAX).map_err(RepositoryError::file("reading", path))?;
     Ok(known.and_then(|text| String::from_utf8(text).ok()))
 }
 
 /// Removes a file, unless it is gone.
-pub fn remove(disk: &dyn Disk, path: &Path) -> Result<(), AdminError> {
+pub fn remove(disk: &dyn Disk, path: &Path) -> Result<(), RepositoryError> {
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(AdminError::file("removing", path)(error))
+            Err(RepositoryError::file("removing", path)(error))
         }
         _ => Ok(()),
     }
 }
 
 /// Takes the lock for writing a file in the folder; other processes hold it for one file only.
-pub fn lock(state: &Path) -> Result<FileLock, AdminError> {
+pub fn lock(state: &Path) -> Result<FileLock, RepositoryError> {
     let path = state.join(LOCK);
-    FileLock::wait(&path).map_err(AdminError::file("locking", &path))
+    FileLock::wait(&path).map_err(RepositoryError::file("locking", &path))
 }

@@ -24,7 +24,7 @@ use esker_format::object::ObjectName;
 use esker_store::{FileLock, LocalSink, Sink, make_dirs};
 
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::signed::SMALL_FILE_MAX;
 
 pub use remembered::RememberedStorage;
@@ -52,12 +52,12 @@ impl fmt::Debug for Storage {
 
 impl Storage {
     /// Opens the storage of the repository at a place: the one that is remembered there, or else the folder itself.
-    pub fn open(place: &Path) -> Result<Self, AdminError> {
+    pub fn open(place: &Path) -> Result<Self, RepositoryError> {
         Self::open_on(&Disks::default(), place)
     }
 
     /// Variant of the function above that works on disks given by the caller.
-    pub fn open_on(disks: &Disks, place: &Path) -> Result<Self, AdminError> {
+    pub fn open_on(disks: &Disks, place: &Path) -> Result<Self, RepositoryError> {
         let sink: Arc<dyn Sink> = match RememberedStorage::read_on(disks, place)? {
             Some(remembered) => remembered.open(disks, place)?,
             None => Arc::new(LocalSink::on(place, disks.served.clone())),
@@ -96,43 +96,43 @@ impl Storage {
     }
 
     /// Prepares for storing objects: removes what ended processes left, and makes a missing place of object storage.
-    pub fn prepare(&self, disks: &Disks) -> Result<(), AdminError> {
+    pub fn prepare(&self, disks: &Disks) -> Result<(), RepositoryError> {
         // First, since the storage notes there what it found out about the server.
         self.make_place(disks)?;
         Ok(self.sink.prepare()?)
     }
 
     /// Makes the folders of a new repository.
-    pub fn make_folders(&self, disks: &Disks) -> Result<(), AdminError> {
+    pub fn make_folders(&self, disks: &Disks) -> Result<(), RepositoryError> {
         self.sink.make_folders()?;
         self.make_place(disks)
     }
 
-    fn make_place(&self, disks: &Disks) -> Result<(), AdminError> {
+    fn make_place(&self, disks: &Disks) -> Result<(), RepositoryError> {
         if self.is_folder() {
             return Ok(());
         }
         let state = state_folder(&self.place);
-        make_dirs(&*disks.private, &state).map_err(AdminError::file("making folder", &state))
+        make_dirs(&*disks.private, &state).map_err(RepositoryError::file("making folder", &state))
     }
 
     /// Takes the lock of the head, or fails if another process has it; none for storage that needs no lock.
-    pub fn lock(&self) -> Result<Option<FileLock>, AdminError> {
-        let held = AdminError::locked(self.describe());
+    pub fn lock(&self) -> Result<Option<FileLock>, RepositoryError> {
+        let held = RepositoryError::locked(self.describe());
         self.sink.lock_root()?.map(|locking| locking.or_held(held)).transpose()
     }
 
     /// Takes the lock of the head if it is free; none if another process has it.
-    pub fn try_lock(&self) -> Result<Option<Option<FileLock>>, AdminError> {
+    pub fn try_lock(&self) -> Result<Option<Option<FileLock>>, RepositoryError> {
         match self.lock() {
             Ok(lock) => Ok(Some(lock)),
-            Err(AdminError::Locked { .. }) => Ok(None),
+            Err(RepositoryError::Locked { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Returns true if there is a head.
-    pub(crate) fn has_head(&self, disks: &Disks) -> Result<bool, AdminError> {
+    pub(crate) fn has_head(&self, disks: &Disks) -> Result<bool, RepositoryError> {
         let Some(folder) = self.sink.folder() else {
             return Ok(self.sink.read(manifest::PATH, SMALL_FILE_MAX)?.is_some());
         };
@@ -140,19 +140,19 @@ impl Storage {
         match disks.served.facts(&path) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(AdminError::file("looking for", &path)(error)),
+            Err(error) => Err(RepositoryError::file("looking for", &path)(error)),
         }
     }
 
     /// Fails if the manifest names another repository than this one, or if the storage has files and no mark of any
     /// repository: both belong to others, who are about to lose them.
-    pub fn refuse_others(&self, disks: &Disks, name: Option<&RepositoryName>) -> Result<(), AdminError> {
+    pub fn refuse_others(&self, disks: &Disks, name: Option<&RepositoryName>) -> Result<(), RepositoryError> {
         let head = self.sink.read(manifest::PATH, SMALL_FILE_MAX)?;
         if let Some(bytes) = head {
             let named = Manifest::parse(&bytes).ok().and_then(|head| head.name);
             return match (named, name) {
                 (Some(named), Some(name)) if named != name.as_str() => {
-                    Err(AdminError::OtherRepository { place: self.describe(), name: named })
+                    Err(RepositoryError::OtherRepository { place: self.describe(), name: named })
                 }
                 _ => Ok(()),
             };
@@ -162,7 +162,7 @@ impl Storage {
             Some(folder) => match disks.served.list(folder) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 listed => {
-                    let listed = listed.map_err(AdminError::file("listing", folder))?;
+                    let listed = listed.map_err(RepositoryError::file("listing", folder))?;
                     listed.iter().map(|name| name.to_string_lossy().into_owned()).collect()
                 }
             },
@@ -177,34 +177,34 @@ impl Storage {
         let other = names.iter().find(|name| !is_of_none(name));
         match other {
             Some(other) if !names.iter().any(is_mark) => {
-                Err(AdminError::Foreign { place: self.describe(), found: other.clone() })
+                Err(RepositoryError::Foreign { place: self.describe(), found: other.clone() })
             }
             None if names.iter().any(|name| name == DATA) && self.is_foreign_data(disks)? => {
-                Err(AdminError::Foreign { place: self.describe(), found: DATA.to_owned() })
+                Err(RepositoryError::Foreign { place: self.describe(), found: DATA.to_owned() })
             }
             _ => Ok(()),
         }
     }
 
     /// Returns true if the folder of objects has anything but folders of objects.
-    fn is_foreign_data(&self, disks: &Disks) -> Result<bool, AdminError> {
+    fn is_foreign_data(&self, disks: &Disks) -> Result<bool, RepositoryError> {
         let Some(folder) = self.sink.folder() else { return Ok(false) };
         let data = folder.join(DATA);
-        let names = disks.served.list(&data).map_err(AdminError::file("listing", &data))?;
+        let names = disks.served.list(&data).map_err(RepositoryError::file("listing", &data))?;
         let is_ours = |name: &str| name == "txn" || name.len() == 2 && u8::from_str_radix(name, 16).is_ok();
         Ok(!names.iter().all(|name| name.to_str().is_some_and(is_ours)))
     }
 
     /// Fails if there is no head.
-    pub fn require_head(&self, disks: &Disks) -> Result<(), AdminError> {
-        if self.has_head(disks)? { Ok(()) } else { Err(AdminError::NoRepository(self.describe())) }
+    pub fn require_head(&self, disks: &Disks) -> Result<(), RepositoryError> {
+        if self.has_head(disks)? { Ok(()) } else { Err(RepositoryError::NoRepository(self.describe())) }
     }
 
     /// Returns the objects of a list that the storage does not have.
     pub fn missing<'o>(
         &self,
         objects: impl IntoIterator<Item = &'o ObjectName>,
-    ) -> Result<Vec<ObjectName>, AdminError> {
+    ) -> Result<Vec<ObjectName>, RepositoryError> {
         let mut missing = Vec::new();
         for object in objects {
             if self.sink.len_of(object)?.is_none() {

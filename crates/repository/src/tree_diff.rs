@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::entry;
 use crate::entry_diff::Attributes;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::kind_counts::KindCounts;
 use crate::object_source::ObjectSource;
 use crate::path;
@@ -78,11 +78,11 @@ pub struct TreeDiff<'r> {
 }
 
 /// Receives the differences, in the order of paths.
-pub type DiffVisitor<'v> = dyn FnMut(&PathDiff<'_>) -> Result<(), AdminError> + 'v;
+pub type DiffVisitor<'v> = dyn FnMut(&PathDiff<'_>) -> Result<(), RepositoryError> + 'v;
 
 impl TreeDiff<'_> {
     /// Hands every difference to `visit`, and returns their counts.
-    pub fn run(&self, visit: &mut DiffVisitor<'_>) -> Result<DiffCounts, AdminError> {
+    pub fn run(&self, visit: &mut DiffVisitor<'_>) -> Result<DiffCounts, RepositoryError> {
         let mut walk = Walk { diff: self, visit, counts: DiffCounts::default(), frames: Vec::new() };
         walk.start()?;
         while let Some(frame) = walk.frames.last_mut() {
@@ -131,7 +131,7 @@ struct Walk<'w, 'r> {
 
 impl Walk<'_, '_> {
     /// Compares the path where the comparison begins.
-    fn start(&mut self) -> Result<(), AdminError> {
+    fn start(&mut self) -> Result<(), RepositoryError> {
         if self.diff.old == self.diff.new {
             return Ok(());
         }
@@ -150,23 +150,23 @@ impl Walk<'_, '_> {
                 owners.new = self.descend(new, &owners.new)?;
             }
         }
-        let entry = |owner: &Owner| -> Result<Option<Entry>, AdminError> {
+        let entry = |owner: &Owner| -> Result<Option<Entry>, RepositoryError> {
             owner.as_deref().map_or(Ok(None), |owner| owner.entry(&within))
         };
         let (old, new) = (entry(&owners.old)?, entry(&owners.new)?);
         if old.is_none() && new.is_none() {
-            return Err(AdminError::NoSuchPath(path::shown(&within)));
+            return Err(RepositoryError::NoSuchPath(path::shown(&within)));
         }
         self.pair(within, old, new, &owners)
     }
 
-    fn read_root(&mut self, hash: ContentHash) -> Result<Arc<OldCatalog>, AdminError> {
+    fn read_root(&mut self, hash: ContentHash) -> Result<Arc<OldCatalog>, RepositoryError> {
         self.counts.catalogs_read += 1;
         OldCatalog::read(self.diff.objects, b"", hash, None).map(Arc::new)
     }
 
     /// Returns the nested catalog, or the one above if there is none.
-    fn descend(&mut self, nested: Option<NestedCatalog>, above: &Owner) -> Result<Owner, AdminError> {
+    fn descend(&mut self, nested: Option<NestedCatalog>, above: &Owner) -> Result<Owner, RepositoryError> {
         let Some(nested) = nested else { return Ok(above.clone()) };
         self.counts.catalogs_read += 1;
         Ok(Some(Arc::new(OldCatalog::read_nested(self.diff.objects, &nested)?)))
@@ -179,7 +179,7 @@ impl Walk<'_, '_> {
         old: Option<Entry>,
         new: Option<Entry>,
         owners: &Owners,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         if let (Some(before), Some(after)) = (&old, &new)
             && before.kind() != after.kind()
         {
@@ -214,7 +214,7 @@ impl Walk<'_, '_> {
         old: Option<&Entry>,
         new: Option<&Entry>,
         owners: &Owners,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         let is_listed = |entry: &&Entry| entry.is_directory() && !entry.flags.has(Flags::BIND_MOUNTPOINT);
         let (old, new) = (old.filter(is_listed), new.filter(is_listed));
         if old.is_none() && new.is_none() {
@@ -232,7 +232,7 @@ impl Walk<'_, '_> {
             old: self.descend(old_nested, &of(old, &owners.old))?,
             new: self.descend(new_nested, &of(new, &owners.new))?,
         };
-        let list = |owner: &Owner| -> Result<Vec<Entry>, AdminError> {
+        let list = |owner: &Owner| -> Result<Vec<Entry>, RepositoryError> {
             owner.as_deref().map_or(Ok(Vec::new()), |owner| owner.list(path))
         };
         let pairs = self.merge(path, list(&owners.old)?, list(&owners.new)?);
@@ -274,7 +274,7 @@ impl Walk<'_, '_> {
         old: Option<&Entry>,
         new: Option<&Entry>,
         attributes: Attributes,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         let counts = &mut self.counts;
         let change = match (old, new) {
             (None, Some(new)) => {

@@ -29,7 +29,7 @@ use std::time::Duration;
 use esker_format::hash::ContentHash;
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use parking_lot::Mutex;
 
 use crate::repositories::{Repositories, Unread, manifest_of};
@@ -92,7 +92,7 @@ impl Dashboard {
     }
 
     /// Opens a repository for one request.
-    pub(crate) fn repository(&self, name: &RepositoryName) -> Result<OpenRepository<'_>, AdminError> {
+    pub(crate) fn repository(&self, name: &RepositoryName) -> Result<OpenRepository<'_>, RepositoryError> {
         let mut failure = None;
         for folder in self.repositories.candidates(name) {
             match manifest_of(&folder) {
@@ -105,12 +105,12 @@ impl Dashboard {
             }
         }
         Err(match failure {
-            None => AdminError::NoRepository(name.as_str().to_owned()),
+            None => RepositoryError::NoRepository(name.as_str().to_owned()),
             Some(Unread::Io(source)) => {
-                AdminError::Source { doing: "reading", path: manifest::PATH.into(), source }
+                RepositoryError::File { doing: "reading", path: manifest::PATH.into(), source }
             }
             Some(Unread::Malformed(reason)) => {
-                AdminError::Missing { what: "a manifest that can be read".to_owned(), object: reason }
+                RepositoryError::Missing { what: "a manifest that can be read".to_owned(), object: reason }
             }
         })
     }
@@ -138,39 +138,53 @@ impl OpenRepository<'_> {
     }
 
     /// Returns its tags, newest first.
-    pub(crate) fn tags(&self) -> Result<TagList, AdminError> {
+    pub(crate) fn tags(&self) -> Result<TagList, RepositoryError> {
         tags::list(&self.objects, &self.manifest)
     }
 
     /// Returns the root catalog of the revision with this tag, number or hash.
-    pub(crate) fn resolve(&self, name: &str) -> Result<ContentHash, AdminError> {
+    pub(crate) fn resolve(&self, name: &str) -> Result<ContentHash, RepositoryError> {
         revisions::resolve(&self.objects, &self.manifest, name)
     }
 
     /// Lists revisions with their changes, from one root catalog backwards.
-    pub(crate) fn revisions(&self, from: ContentHash) -> Result<RevisionList, AdminError> {
+    pub(crate) fn revisions(&self, from: ContentHash) -> Result<RevisionList, RepositoryError> {
         let tags = self.tags().unwrap_or_default();
         revisions::list(&self.objects, from, &tags, &mut |old, new| self.compare(old, new))
     }
 
     /// Compares two revisions.
-    pub(crate) fn compare(&self, old: ContentHash, new: ContentHash) -> Result<Arc<Comparison>, AdminError> {
+    pub(crate) fn compare(
+        &self,
+        old: ContentHash,
+        new: ContentHash,
+    ) -> Result<Arc<Comparison>, RepositoryError> {
         let comparisons = &self.dashboard.comparisons;
         comparisons.get_or(&(old, new), Comparison::is_final, || Comparison::read(&self.objects, old, new))
     }
 
     /// Finds a path of a revision, and lists a part of the directory there.
-    pub(crate) fn find(&self, root: ContentHash, path: &[u8], first: usize) -> Result<Found, AdminError> {
+    pub(crate) fn find(
+        &self,
+        root: ContentHash,
+        path: &[u8],
+        first: usize,
+    ) -> Result<Found, RepositoryError> {
         tree::find(&self.objects, root, path, first)
     }
 
     /// Searches for names at and below a directory of a revision.
-    pub(crate) fn search(&self, root: ContentHash, below: &[u8], text: &str) -> Result<Search, AdminError> {
+    pub(crate) fn search(
+        &self,
+        root: ContentHash,
+        below: &[u8],
+        text: &str,
+    ) -> Result<Search, RepositoryError> {
         search::run(&self.objects, root, below, text)
     }
 
     /// Lists the catalogs of a revision by size.
-    pub(crate) fn catalogs(&self, root: ContentHash) -> Result<Arc<CatalogList>, AdminError> {
+    pub(crate) fn catalogs(&self, root: ContentHash) -> Result<Arc<CatalogList>, RepositoryError> {
         let lists = &self.dashboard.catalog_lists;
         lists.get_or(&root, CatalogList::is_final, || catalogs::list(&self.objects, root))
     }
@@ -212,7 +226,8 @@ mod tests {
         // It is kept, so the next one takes no time.
         let again = without_time(open()).compare(old, new).expect("a comparison");
         assert!(Arc::ptr_eq(&whole, &again));
-        let interrupted = |result: Result<(), AdminError>| matches!(result, Err(AdminError::Interrupted));
+        let interrupted =
+            |result: Result<(), RepositoryError>| matches!(result, Err(RepositoryError::Interrupted));
         // No catalog is open, so that nothing is read.
         let cold = super::tests::dashboard(repository.document_root());
         let opened = without_time(cold.repository(&name).expect("a repository"));

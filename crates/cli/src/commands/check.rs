@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::error::{Context as _, Failure, Kind};
 use crate::output::{Output, parse_size, size};
 use crate::progress::ProgressMeter;
-use crate::publisher::{Interrupt, Place, PublisherArgs, now, of_admin, refuse_address};
+use crate::publisher::{Interrupt, Place, PublisherArgs, now, of_operation, refuse_address};
 use crate::settings::Settings;
 
 /// Checks a repository in a folder or on a server, and repairs one in a folder if requested.
@@ -119,9 +119,9 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     check.data = args.data.then_some(DataCheck { rate: args.scrub, resume });
     check.threads = args.threads.map_or_else(cores, usize::from);
     check.stop = interrupt.flag();
-    let failed = |error| of_admin(&format!("{name} was not checked"), &error);
+    let failed = |error| of_operation(&format!("{name} was not checked"), &error);
     let mut repaired = if let Some(url) = url {
-        let server = MirrorServer::new(url).map_err(|error| of_admin("can't ask the server", &error))?;
+        let server = MirrorServer::new(url).map_err(|error| of_operation("can't ask the server", &error))?;
         let scratch = Scratch::make(&name)?;
         let left = check.run_remote(&server, &checked, &scratch.0, now()).map_err(failed)?;
         Repaired { left, ..Repaired::default() }
@@ -196,7 +196,7 @@ fn mirror(from: &Path) -> Result<Box<dyn Mirror>, Failure> {
         refuse_address("--repair", from)?;
         return Ok(Box::new(MirrorFolder(from.to_owned())));
     }
-    let server = MirrorServer::new(&text).map_err(|error| of_admin("can't ask the mirror", &error))?;
+    let server = MirrorServer::new(&text).map_err(|error| of_operation("can't ask the mirror", &error))?;
     Ok(Box::new(server))
 }
 
@@ -242,7 +242,7 @@ fn replica(place: &Place, url: Option<&str>) -> Result<Option<ReplicaState>, Fai
         return Ok(None);
     }
     ReplicaState::read(&place.root)
-        .map_err(|error| of_admin(&format!("{} was not checked", place.name), &error))
+        .map_err(|error| of_operation(&format!("{} was not checked", place.name), &error))
 }
 
 fn describe(progress: CheckProgress) -> String {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_maintain::{Collect, CollectPlan, Collected, Keep};
-use esker_repository::{AdminError, OpenWork, RememberedStorage};
+use esker_maintain::{Collect, CollectError, CollectPlan, Collected, Keep};
+use esker_repository::{OpenWork, RememberedStorage, RepositoryError};
 use serde_json::json;
 
 use crate::error::{Failure, Kind, warn};
 use crate::output::{Output, parse_duration, size};
 use crate::progress::ProgressMeter;
-use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, collect_progress, now, of_admin};
+use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, collect_progress, now, of_operation};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -158,7 +158,7 @@ fn one(
     collect.threads = args.threads.map_or_else(cores, usize::from);
     collect.stop = interrupt.flag();
     let repository = place.open_for_collect(args.lock, interrupt, args.quiet)?;
-    let failed = |error| of_admin(&format!("{name} was not collected"), &error);
+    let failed = |error| of_operation(&format!("{name} was not collected"), &error);
     forget(&args.forget, &place).map_err(failed)?;
     Transactions::new(settings.transactions(None)?).keep_bases(&place.root).map_err(failed)?;
     let usual = repository.settings().automatic_tags_age();
@@ -168,28 +168,30 @@ fn one(
         false => collect.run(&repository, now()).map(|done| (done.plan.clone(), Some(done))),
     };
     outcome.map_err(|error| {
-        let failure = of_admin(&format!("{name} was not collected"), &error);
+        let failure = of_operation(&format!("{name} was not collected"), &error);
         match error {
-            AdminError::NotCollectable(_) => {
+            CollectError::NotCollectable(_) => {
                 failure.hint(format!("allow it with `esker repo set {name} garbage_collectable=true`"))
             }
-            AdminError::Missing { .. } | AdminError::Corrupt { .. } => failure.hint(format!(
-                "list the missing objects with `esker check {name}`, and fetch them with --repair FROM"
-            )),
+            CollectError::Repository(RepositoryError::Missing { .. } | RepositoryError::Corrupt { .. }) => {
+                failure.hint(format!(
+                    "list the missing objects with `esker check {name}`, and fetch them with --repair FROM"
+                ))
+            }
             _ => failure,
         }
     })
 }
 
 /// Removes the records of open work with these ids.
-fn forget(ids: &[String], place: &Place) -> Result<(), AdminError> {
+fn forget(ids: &[String], place: &Place) -> Result<(), RepositoryError> {
     if ids.is_empty() {
         return Ok(());
     }
     let open = OpenWork::list(&place.root)?;
     for id in ids {
         if !open.iter().any(|work| work.id == *id) {
-            return Err(AdminError::OpenWork { id: id.clone(), reason: "there is none".to_owned() });
+            return Err(RepositoryError::OpenWork { id: id.clone(), reason: "there is none".to_owned() });
         }
         OpenWork::end(&place.root, id)?;
     }

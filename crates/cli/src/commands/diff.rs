@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::{JsonArray, Output, lossy, size};
-use crate::publisher::of_admin;
+use crate::publisher::of_operation;
 use crate::settings::Settings;
 use crate::trees::entry::hex;
 use crate::trees::revision_source::RevisionArgs;
@@ -123,7 +123,7 @@ impl DiffJson {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let compared = Compared::of(&args.what)?;
     let what = format!("can't compare revisions of {}", args.place);
-    let failed = |error| of_admin(&what, &error);
+    let failed = |error| of_operation(&what, &error);
     let revisions = args.source.open(&args.place, settings)?;
     let old = revisions.find(&compared.old).map_err(failed)?;
     let new = revisions.find(&compared.new).map_err(failed)?;
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         // A closed pipe ends the comparison.
         printed.map_err(|failure| {
             broken = Some(failure);
-            esker_repository::AdminError::Interrupted
+            esker_repository::RepositoryError::Interrupted
         })
     });
     let counts = match (broken, counts) {
@@ -167,7 +167,7 @@ fn print_json(
     args: &Args,
     diff: &TreeDiff<'_>,
     (old, new): (&Revision, &Revision),
-    failed: &dyn Fn(esker_repository::AdminError) -> Failure,
+    failed: &dyn Fn(esker_repository::RepositoryError) -> Failure,
 ) -> Result<(), Failure> {
     if args.stat {
         let counts = diff.run(&mut |_| Ok(())).map_err(failed)?;
@@ -178,7 +178,7 @@ fn print_json(
     let done = diff.run(&mut |found| {
         array.add(out, &DiffJson::new(found)).map_err(|failure| {
             broken = Some(failure);
-            esker_repository::AdminError::Interrupted
+            esker_repository::RepositoryError::Interrupted
         })
     });
     if let Some(failure) = broken {

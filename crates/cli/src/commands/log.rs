@@ -1,10 +1,10 @@
-use esker_repository::{AdminError, ChangeKind, LogEnd, LogEntry};
+use esker_repository::{ChangeKind, LogEnd, LogEntry, RepositoryError};
 
 use crate::commands::diff::trimmed;
 use crate::commands::tag::when;
 use crate::error::{Failure, warn};
 use crate::output::{JsonArray, Output, size};
-use crate::publisher::of_admin;
+use crate::publisher::of_operation;
 use crate::settings::Settings;
 use crate::trees::revision_source::RevisionArgs;
 
@@ -55,14 +55,14 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         };
         printed.map_err(|failure| {
             broken = Some(failure);
-            AdminError::Interrupted
+            RepositoryError::Interrupted
         })
     });
     if let Some(failure) = broken {
         return Err(failure);
     }
     let end =
-        end.map_err(|error| of_admin(&format!("can't read the revisions of {}", args.place), &error))?;
+        end.map_err(|error| of_operation(&format!("can't read the revisions of {}", args.place), &error))?;
     match array {
         Some(array) => array.end(&mut out)?,
         None if listed == 0 => out.line(format!("no revision has {}", args.path.display()))?,

@@ -5,14 +5,13 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use esker_format::profile::Profile;
-use esker_publish::{Cluster, NamedProfile, Profiles, clusters, extent};
-use esker_repository::AdminError;
+use esker_publish::{Cluster, NamedProfile, Profiles, PublishError, clusters, extent};
 use serde_json::{Value, json};
 
 use crate::error::Failure;
 use crate::output::{Output, size};
 use crate::process::limits::OpenFiles;
-use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_admin, read_profile};
+use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_operation, read_profile};
 use crate::settings::Settings;
 
 /// Records and stores profiles of the files that programs read, for prefetching.
@@ -120,8 +119,8 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     done.map(|()| ExitCode::SUCCESS)
 }
 
-fn failed<'p>(what: &'p str, place: &'p Place) -> impl Fn(AdminError) -> Failure + 'p {
-    move |error| of_admin(&format!("{what} of {}", place.name), &error)
+fn failed<'p>(what: &'p str, place: &'p Place) -> impl Fn(PublishError) -> Failure + 'p {
+    move |error| of_operation(&format!("{what} of {}", place.name), &error)
 }
 
 fn show(args: &ShowArgs) -> Result<(), Failure> {
@@ -205,7 +204,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
             Ok(NamedProfile { profile, .. }) => {
                 out.line(format!("{name}  {} files  {}", profile.files.len(), profile.command))?;
             }
-            Err(error @ AdminError::Profile { .. }) => out.line(out.warning(&error.to_string()))?,
+            Err(error @ PublishError::Profile { .. }) => out.line(out.warning(&error.to_string()))?,
             Err(error) => return Err(failed(error)),
         }
     }

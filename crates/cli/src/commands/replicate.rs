@@ -8,15 +8,15 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use esker_maintain::{ReplicateProgress, Replicated, ReplicationPlan};
-use esker_repository::AdminError;
+use esker_maintain::{ReplicateError, ReplicateProgress, Replicated, ReplicationPlan};
+use esker_repository::RepositoryError;
 use esker_store::{Engine, EngineOptions, HttpOptions};
 use serde_json::json;
 
 use crate::error::{Failure, Kind, of_store, warn};
 use crate::output::{Output, parse_duration, parse_size, size};
 use crate::progress::ProgressMeter;
-use crate::publisher::{BucketArgs, Interrupt, now, of_admin};
+use crate::publisher::{BucketArgs, Interrupt, now, of_operation};
 use crate::settings::Settings;
 use follow::Follower;
 use target::Target;
@@ -215,21 +215,21 @@ fn one(shared: &Shared<'_>, target: &Target) -> Result<Outcome, Failure> {
         true => replicate.dry_run_in(target.storage.clone(), now()).map(Outcome::Planned),
         false => {
             let outcome = replicate.run_in(target.storage.clone(), now());
-            target.ended(&outcome).and(outcome).map(Outcome::Replicated)
+            target.ended(&outcome).map_err(ReplicateError::from).and(outcome).map(Outcome::Replicated)
         }
     };
     outcome.map_err(|error| failure(&name, &error))
 }
 
-fn failure(name: &str, error: &AdminError) -> Failure {
-    let failure = of_admin(&format!("{name} was not replicated"), error);
+fn failure(name: &str, error: &ReplicateError) -> Failure {
+    let failure = of_operation(&format!("{name} was not replicated"), error);
     match error {
-        AdminError::Full { .. } => {
+        ReplicateError::Full { .. } => {
             failure.hint("free some space, for example with `esker collect NAME`; the next run goes on where this one stopped")
         }
-        AdminError::NotReplica(_) => failure.hint("name another folder with --to DIR"),
-        AdminError::Locked { .. } => failure.hint("another `esker replicate` copies it now"),
-        AdminError::Missing { .. } => {
+        ReplicateError::Repository(RepositoryError::NotReplica(_)) => failure.hint("name another folder with --to DIR"),
+        ReplicateError::Repository(RepositoryError::Locked { .. }) => failure.hint("another `esker replicate` copies it now"),
+        ReplicateError::Repository(RepositoryError::Missing { .. }) => {
             failure.hint("the replica keeps its revision; repeat this when the server has the object")
         }
         _ => failure,

@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::error::Failure;
 use crate::output::{Output, parse_size};
 use crate::publisher::{
-    BucketArgs, DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_admin, storage_of,
+    BucketArgs, DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_operation, storage_of,
 };
 use crate::settings::Settings;
 
@@ -185,7 +185,7 @@ fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let repository = place.open(args.lock, &interrupt, false)?;
     let Reindexed { objects, left_out } = esker_publish::reindex(&repository, threads, &interrupt.flag())
-        .map_err(|error| of_admin(&format!("{} was not indexed", place.name), &error))?;
+        .map_err(|error| of_operation(&format!("{} was not indexed", place.name), &error))?;
     let mut out = Output::new();
     match args.json {
         true => {
@@ -225,7 +225,7 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
         if is_new {
             RememberedStorage::forget(&place.root);
         }
-        return Err(of_admin(&format!("{} was not created", place.name), &error));
+        return Err(of_operation(&format!("{} was not created", place.name), &error));
     }
     let mut out = Output::new();
     if args.json {

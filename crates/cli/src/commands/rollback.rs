@@ -1,12 +1,12 @@
 use std::cell::RefCell;
 
-use esker_publish::{Rollback, RollbackReport};
-use esker_repository::AdminError;
+use esker_publish::{PublishError, Rollback, RollbackReport};
+use esker_repository::RepositoryError;
 
 use crate::commands::diff;
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Publishes the content of an earlier revision as a new revision.
@@ -119,14 +119,14 @@ fn roll_back(
     out.finish()
 }
 
-fn failed(name: &str, what: &str, error: &AdminError) -> Failure {
-    let failure = of_admin(&format!("{name} {what}"), error);
+fn failed(name: &str, what: &str, error: &PublishError) -> Failure {
+    let failure = of_operation(&format!("{name} {what}"), error);
     match error {
-        AdminError::NothingToUndo { before: Some(before) } => failure.hint(format!(
+        PublishError::NothingToUndo { before: Some(before) } => failure.hint(format!(
             "the newest revision replaced revision {before}: `esker rollback {name} --to {before}` brings that back; \
              `esker log {name}` lists all"
         )),
-        AdminError::NothingToUndo { before: None } | AdminError::NoRevision { .. } => {
+        PublishError::NothingToUndo { before: None } | PublishError::Repository(RepositoryError::NoRevision { .. }) => {
             failure.hint(format!("`esker log {name}` lists the revisions"))
         }
         _ => failure,

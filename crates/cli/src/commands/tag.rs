@@ -1,11 +1,11 @@
 use clap::Subcommand;
-use esker_publish::{BranchInfo, TagChange, TagInfo, TagReport};
-use esker_repository::AdminError;
+use esker_publish::{BranchInfo, PublishError, TagChange, TagInfo, TagReport};
+use esker_repository::RepositoryError;
 use esker_vfs::Time;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 use crate::trees::entry::time_text;
 use crate::trees::revision_source::RevisionArgs;
@@ -274,14 +274,14 @@ fn apply(name: &str, change: &TagChange, args: &ChangeArgs, settings: &Settings)
     out.finish()
 }
 
-fn failed(name: &str, error: &AdminError) -> Failure {
+fn failed(name: &str, error: &PublishError) -> Failure {
     use esker_format::write::history::TagError;
-    let failure = of_admin(&format!("the tags of {name} were not changed"), error);
+    let failure = of_operation(&format!("the tags of {name} were not changed"), error);
     match error {
-        AdminError::Tag(TagError::Exists(tag)) => {
+        PublishError::Repository(RepositoryError::Tag(TagError::Exists(tag))) => {
             failure.hint(format!("move it with `esker tag move {name} {tag}`, or with --force"))
         }
-        AdminError::Tag(TagError::Unknown(_)) => {
+        PublishError::Repository(RepositoryError::Tag(TagError::Unknown(_))) => {
             failure.hint(format!("`esker tag list {name}` lists its tags"))
         }
         _ => failure,

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 
+use super::failure::OperationError;
 use super::interrupt::{Interrupt, Woken};
 use crate::output::{parse_duration, tell};
 use crate::progress::ProgressMeter;
@@ -36,17 +37,17 @@ impl LockArgs {
     }
 
     /// Repeats `attempt` while another publisher holds the lock, up to the time limit.
-    pub(crate) fn when_free<T>(
+    pub(crate) fn when_free<T, E: OperationError + From<RepositoryError>>(
         &self,
         interrupt: &Interrupt,
         quiet: bool,
-        mut attempt: impl FnMut() -> Result<T, AdminError>,
-    ) -> Result<T, AdminError> {
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
         let begun = Instant::now();
         let mut waiting: Option<ProgressMeter> = None;
         loop {
             let error = match attempt() {
-                Err(error @ (AdminError::Locked { .. } | AdminError::Transaction(_))) => error,
+                Err(error) if is_locked(&error) => error,
                 other => return other,
             };
             let Some(Patience(limit)) = self.wait else { return Err(error) };
@@ -56,7 +57,7 @@ impl LockArgs {
             }
             let meter = waiting.get_or_insert_with(|| {
                 if !quiet {
-                    tell_of_wait(&error);
+                    error.repository().into_iter().for_each(tell_of_wait);
                 }
                 ProgressMeter::new(quiet)
             });
@@ -64,14 +65,19 @@ impl LockArgs {
             let left = limit.map_or(RETRY, |limit| RETRY.min(limit.saturating_sub(waited)));
             match interrupt.wait(None, Some(left)) {
                 Ok(Woken::TimedOut) => {}
-                _ => return Err(AdminError::Interrupted),
+                _ => return Err(RepositoryError::Interrupted.into()),
             }
         }
     }
 }
 
+/// Returns true if another publisher has the lock.
+fn is_locked(error: &impl OperationError) -> bool {
+    matches!(error.repository(), Some(RepositoryError::Locked { .. } | RepositoryError::Transaction(_)))
+}
+
 /// Prints which publisher the command waits for.
-pub(super) fn tell_of_wait(error: &AdminError) {
+pub(super) fn tell_of_wait(error: &RepositoryError) {
     tell(&format!("esker: {error}; waiting until it is done (Ctrl-C to give up)\n"));
 }
 

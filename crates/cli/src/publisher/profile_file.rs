@@ -6,7 +6,7 @@ use esker_format::profile;
 use esker_publish::NamedProfile;
 use esker_store::{RealDisk, read_file};
 
-use super::of_admin;
+use super::of_operation;
 use crate::error::{Failure, Kind};
 
 /// Reads a recorded profile.
@@ -18,5 +18,5 @@ pub(crate) fn read_profile(path: &Path) -> Result<NamedProfile, Failure> {
             Failure::usage(format!("{}: there is no such file", what()))
                 .hint("record one with `esker profile record URL -- COMMAND`")
         })?;
-    NamedProfile::from_file(path, &text).map_err(|error| of_admin("can't read a profile", &error))
+    NamedProfile::from_file(path, &text).map_err(|error| of_operation("can't read a profile", &error))
 }

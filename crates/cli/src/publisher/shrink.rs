@@ -1,6 +1,6 @@
 //! Asks for confirmation of a change that removes most of a repository.
 
-use esker_repository::Shrink;
+use esker_publish::Shrink;
 
 use super::ask::confirm;
 use super::interrupt::Interrupt;

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use esker_publish::{Filter, OwnerMap};
-use esker_repository::{AdminError, Deflate, Settings as PublishSettings};
+use esker_publish::{Filter, OwnerMap, PublishError};
+use esker_repository::{Deflate, Settings as PublishSettings};
 
-use super::failure::of_admin;
+use super::failure::of_operation;
 use crate::error::{Context as _, Failure, Kind};
 
 /// Options of the source of a publish.
@@ -67,7 +67,7 @@ impl SourceOptions for SourceArgs {
     fn filter(&self) -> Result<Filter, Failure> {
         let read =
             |path: &Path| std::fs::read(path).context(Kind::Usage, format!("can't read {}", path.display()));
-        let used = |error: AdminError| of_admin("can't use a file", &error);
+        let used = |error: PublishError| of_operation("can't use a file", &error);
         let mut filter = Filter::default();
         for path in &self.ignore {
             filter.ignore(&read(path)?, path).map_err(used)?;

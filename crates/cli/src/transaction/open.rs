@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use esker_format::object::ObjectName;
-use esker_repository::{AdminError, OpenWork, RememberedStorage, TransactionFolder};
+use esker_repository::{OpenWork, RememberedStorage, RepositoryError, TransactionFolder};
 
 use super::{Transaction, Transactions};
 use crate::error::{Failure, warn};
@@ -33,7 +33,8 @@ impl Transaction {
 
     /// Records the transaction in its repository. Fails if a collect takes the base, or an object that was stored for it.
     pub(crate) fn keep_base(&self, stored: &BTreeSet<ObjectName>) -> Result<(), Failure> {
-        let failed = |error: AdminError| crate::publisher::of_admin("can't begin a transaction", &error);
+        let failed =
+            |error: RepositoryError| crate::publisher::of_operation("can't begin a transaction", &error);
         let record = self.record()?;
         self.open_work()?.begin(&record.storage, stored, Some(record.collections)).map_err(failed)
     }
@@ -51,7 +52,7 @@ impl Transaction {
 
 impl Transactions {
     /// Records the transactions of a repository that versions without such records began.
-    pub(crate) fn keep_bases(&self, place: &Path) -> Result<(), AdminError> {
+    pub(crate) fn keep_bases(&self, place: &Path) -> Result<(), RepositoryError> {
         let open = self.list().unwrap_or_default();
         let open: Vec<Transaction> = open
             .into_iter()

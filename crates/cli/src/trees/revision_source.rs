@@ -5,11 +5,11 @@ use std::sync::Arc;
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_node::repository::Repository;
-use esker_repository::{AdminError, ObjectSource, Revisions, WantedObject};
+use esker_repository::{ObjectSource, RepositoryError, Revisions, WantedObject};
 use esker_store::{Callback, Cause, LargeBytes, ObjectRequest, ObjectStore as _, StoreError};
 
 use crate::error::{Failure, of_store};
-use crate::publisher::{PublisherArgs, now, of_admin};
+use crate::publisher::{PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 use crate::settings::address::is_name;
 use crate::settings::args::RepositoryArgs;
@@ -36,7 +36,7 @@ impl RevisionArgs {
             let found = self.published.place(name.as_str(), settings)?;
             if found.is_ours() || self.published.is_given() {
                 return Revisions::open(&found.root, &found.name, &found.keys, now())
-                    .map_err(|error| of_admin(&format!("can't read {name}"), &error));
+                    .map_err(|error| of_operation(&format!("can't read {name}"), &error));
             }
         }
         let resolved = ResolvedRepository::new(place, &self.repository, settings);
@@ -53,7 +53,7 @@ impl RevisionArgs {
             false => Vec::new(),
         };
         let objects = Arc::new(FetchedObjects { repository, alternative });
-        Revisions::new((*head).clone(), objects).map_err(|error| of_admin(&what, &error))
+        Revisions::new((*head).clone(), objects).map_err(|error| of_operation(&what, &error))
     }
 }
 
@@ -65,19 +65,21 @@ struct FetchedObjects {
 }
 
 impl ObjectSource for FetchedObjects {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, RepositoryError> {
         let WantedObject { name, compression, size, limit, what } = *wanted;
         let request = ObjectRequest::new(name, compression.unwrap_or(Compression::Zlib), what).limit(limit);
         let mut request = size.into_iter().fold(request, ObjectRequest::size);
         request.alternative_path = self.alternative.contains(&name);
         let handle = Callback::wait(|done| self.repository.store.get(request, done));
         let handle = handle.map_err(|error| match error.cause() {
-            Cause::Missing { .. } => AdminError::Missing { what: what.to_owned(), object: name.to_string() },
-            _ => AdminError::Storage(error),
+            Cause::Missing { .. } => {
+                RepositoryError::Missing { what: what.to_owned(), object: name.to_string() }
+            }
+            _ => RepositoryError::Storage(error),
         })?;
         handle.map().map(LargeBytes::from).map_err(|source| {
             let cause = Cause::Disk { doing: "reading", path: name.path().into(), source };
-            AdminError::Storage(StoreError::new(what, cause))
+            RepositoryError::Storage(StoreError::new(what, cause))
         })
     }
 }

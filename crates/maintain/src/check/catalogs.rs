@@ -9,12 +9,13 @@ use esker_format::hash::ContentHash;
 use esker_format::history::Tag;
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{AdminError, DATABASE_MAX, path, signed::read_object};
+use esker_repository::{DATABASE_MAX, RepositoryError, path, signed::read_object};
 use esker_store::{Disk, LargeBytes, Sink};
 use parking_lot::Mutex;
 
 use super::catalog::{CatalogCheck, CatalogFacts, Edge};
 use super::counters;
+use super::error::CheckError;
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::{Check, CheckProgress};
 use crate::hash_lists::list::HashList;
@@ -61,7 +62,7 @@ impl Catalogs {
         lists: &HashLists<'_>,
         (head, tags): (&Manifest, &[Tag]),
         findings: &mut Findings,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, CheckError> {
         let mut catalogs = Self { roots: roots(check, head, tags)?, ..Self::default() };
         let mut level: Vec<(ContentHash, Vec<u8>)> =
             catalogs.roots.iter().map(|root| (root.hash, Vec::new())).collect();
@@ -235,7 +236,7 @@ impl Catalogs {
         sink: &dyn Sink,
         lists: &HashLists<'_>,
         (disk, scratch): (Arc<dyn Disk>, &Path),
-    ) -> Result<SortedSet, AdminError> {
+    ) -> Result<SortedSet, RepositoryError> {
         let sorter = Mutex::new(Sorter::new(disk, scratch, check.buffer));
         let catalogs: Vec<&ContentHash> =
             self.known.iter().filter(|(_, node)| node.facts.is_some()).map(|(hash, _)| hash).collect();
@@ -292,7 +293,7 @@ impl Root {
 }
 
 /// Returns the revisions to check, the head first.
-fn roots(check: &Check<'_>, head: &Manifest, tags: &[Tag]) -> Result<Vec<Root>, AdminError> {
+fn roots(check: &Check<'_>, head: &Manifest, tags: &[Tag]) -> Result<Vec<Root>, CheckError> {
     let mut roots = vec![Root {
         hash: head.root_catalog,
         revision: head.revision,
@@ -318,7 +319,7 @@ fn roots(check: &Check<'_>, head: &Manifest, tags: &[Tag]) -> Result<Vec<Root>, 
     if let Some(wanted) = &check.tag {
         roots.retain(|root| root.tags.contains(wanted));
         if roots.is_empty() {
-            return Err(AdminError::NoTag(wanted.clone()));
+            return Err(CheckError::NoTag(wanted.clone()));
         }
     }
     Ok(roots)
@@ -339,8 +340,10 @@ fn read(
     };
     let bytes = match read_object(sink, &name, None, DATABASE_MAX, "the catalog") {
         Ok(bytes) => bytes,
-        Err(error @ AdminError::Missing { .. }) => return failed(FindingKind::CatalogMissing, &error),
-        Err(error @ AdminError::Compressed { .. }) => return failed(FindingKind::CatalogUnreadable, &error),
+        Err(error @ RepositoryError::Missing { .. }) => return failed(FindingKind::CatalogMissing, &error),
+        Err(error @ RepositoryError::Compressed { .. }) => {
+            return failed(FindingKind::CatalogUnreadable, &error);
+        }
         Err(error) => return failed(FindingKind::CatalogDamaged, &error),
     };
     let catalog = match Catalog::open(bytes) {

@@ -10,8 +10,9 @@ use std::sync::atomic::Ordering;
 
 use esker_format::manifest;
 use esker_format::time::UnixTime;
-use esker_repository::{AdminError, signed::SMALL_FILE_MAX};
+use esker_repository::{RepositoryError, signed::SMALL_FILE_MAX};
 
+use super::error::CheckError;
 use super::finding::{Finding, FindingKind};
 use super::mirror::{Mirror, MirrorStorage, Verdict};
 use super::options::{Check, CheckPlace, CheckReport};
@@ -30,7 +31,7 @@ impl Check<'_> {
         place: &CheckPlace,
         folders: (Option<&Path>, &Path),
         now: UnixTime,
-    ) -> Result<CheckReport, AdminError> {
+    ) -> Result<CheckReport, CheckError> {
         let read_head = || target.sink().read(manifest::PATH, SMALL_FILE_MAX).ok().flatten();
         let mut head = read_head();
         let mut report = self.run_on(target, place, folders, BadObjects::new(), now)?;
@@ -65,8 +66,8 @@ impl Check<'_> {
     }
 
     /// Fails once the caller wants to stop: what could not be read since then is no fault.
-    fn refuse_interrupted(&self) -> Result<(), AdminError> {
-        if self.stop.load(Ordering::Relaxed) { Err(AdminError::Interrupted) } else { Ok(()) }
+    fn refuse_interrupted(&self) -> Result<(), RepositoryError> {
+        if self.stop.load(Ordering::Relaxed) { Err(RepositoryError::Interrupted) } else { Ok(()) }
     }
 }
 
@@ -77,7 +78,7 @@ fn identity(finding: &Finding) -> Identity {
 }
 
 /// Reads the damaged objects of findings again; one that was collected meanwhile is no fault.
-fn still_damaged(target: &Target<'_>, findings: &[Finding]) -> Result<BadObjects, AdminError> {
+fn still_damaged(target: &Target<'_>, findings: &[Finding]) -> Result<BadObjects, RepositoryError> {
     let stored;
     let mirror: &dyn Mirror = match target {
         Target::Storage(storage) => {

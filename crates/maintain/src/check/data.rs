@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use esker_format::hash::Hasher;
 use esker_format::manifest::Manifest;
 use esker_format::object::ObjectName;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, FindingKind, Findings};
@@ -66,7 +66,7 @@ pub(super) fn check(
     options: &DataCheck,
     (head, named): (&Manifest, &SortedSet),
     findings: &mut Findings,
-) -> Result<Read, AdminError> {
+) -> Result<Read, RepositoryError> {
     let root = head.root_catalog.to_string();
     let mut resume = options.resume.as_deref().and_then(read_resume).filter(|resume| resume.root == root);
     let mut so_far = resume.take().unwrap_or_else(|| Resume { root, ..Resume::default() });
@@ -126,17 +126,22 @@ fn read_resume(path: &Path) -> Option<Resume> {
     facts.is_file().then(|| fs::read(path).ok()).flatten().and_then(|text| serde_json::from_slice(&text).ok())
 }
 
-fn write_resume(path: &Path, resume: &Resume) -> Result<(), AdminError> {
+fn write_resume(path: &Path, resume: &Resume) -> Result<(), RepositoryError> {
     let text = serde_json::to_vec(resume).expect("the state becomes JSON because all its keys are text");
     esker_store::replace(&esker_store::RealDisk::PRIVATE, path, &text)
-        .map_err(AdminError::file("writing", path))
+        .map_err(RepositoryError::file("writing", path))
 }
 
 /// Reads the objects of a folder in the order of their inodes, which is about that of the disk.
-fn read_folder(check: &Check<'_>, root: &Path, folder: usize, pace: &Pace) -> Result<Folder, AdminError> {
+fn read_folder(
+    check: &Check<'_>,
+    root: &Path,
+    folder: usize,
+    pace: &Pace,
+) -> Result<Folder, RepositoryError> {
     let digits = format!("{folder:02x}");
     let path = root.join("data").join(&digits);
-    let failed = |error| AdminError::file("listing", &path)(error);
+    let failed = |error| RepositoryError::file("listing", &path)(error);
     let entries = match fs::read_dir(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Folder::default()),
         other => other.map_err(failed)?,

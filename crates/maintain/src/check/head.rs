@@ -8,7 +8,7 @@ use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
 use esker_repository::{
-    AdminError,
+    RepositoryError,
     signed::{SMALL_FILE_MAX, SignedFiles, read_object},
 };
 use esker_store::Sink;
@@ -24,7 +24,7 @@ pub(super) fn check(
     now: UnixTime,
     findings: &mut Findings,
     notes: &mut Vec<String>,
-) -> Result<Option<Manifest>, AdminError> {
+) -> Result<Option<Manifest>, RepositoryError> {
     let sink = target.sink();
     let Some(signed) = root_file(sink, manifest::PATH, FindingKind::ManifestMissing, findings) else {
         return Ok(None);
@@ -69,7 +69,7 @@ fn certificate(sink: &dyn Sink, head: &Manifest, findings: &mut Findings) -> Opt
             Ok(_) => return Some(bytes.into_vec()),
             Err(error) => findings.add(damaged(error.to_string())),
         },
-        Err(AdminError::Missing { .. }) => {
+        Err(RepositoryError::Missing { .. }) => {
             findings.add(
                 Finding::new(FindingKind::CertificateMissing, format!("{what} is missing")).object(name),
             );
@@ -101,7 +101,9 @@ fn signatures(
         notes.push("no public key is known, so the signature of the whitelist was not verified".to_owned());
         return;
     };
-    let Err(AdminError::Untrusted { source, .. }) = files.verify(&place.name, keys, valid) else { return };
+    let Err(RepositoryError::Untrusted { source, .. }) = files.verify(&place.name, keys, valid) else {
+        return;
+    };
     let kind = match *source {
         TrustError::Manifest(_) | TrustError::NoCertificate => FindingKind::ManifestUnreadable,
         TrustError::ManifestName { .. } | TrustError::RootPath(_) => FindingKind::ManifestName,
@@ -145,7 +147,7 @@ fn alternative_names(
     target: &Target<'_>,
     head: &Manifest,
     findings: &mut Findings,
-) -> Result<(), AdminError> {
+) -> Result<(), RepositoryError> {
     if !head.alternative_paths {
         return Ok(());
     }

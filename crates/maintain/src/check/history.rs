@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use esker_format::history::{Branch, History, Tag};
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{AdminError, HISTORY_MAX, signed::read_object};
+use esker_repository::{HISTORY_MAX, RepositoryError, signed::read_object};
 use esker_store::Sink;
 
 use super::finding::{Finding, FindingKind, Findings};
@@ -23,7 +23,7 @@ pub(super) fn check(
     let mut fault = |kind, detail: String| findings.add(Finding::new(kind, detail).object(name));
     let bytes = match read_object(sink, &name, None, HISTORY_MAX, "the history") {
         Ok(bytes) => bytes,
-        Err(error @ AdminError::Missing { .. }) => {
+        Err(error @ RepositoryError::Missing { .. }) => {
             fault(FindingKind::HistoryMissing, error.to_string());
             return Vec::new();
         }

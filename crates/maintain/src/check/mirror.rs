@@ -7,7 +7,7 @@ use std::sync::Arc;
 use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
 use esker_object_storage::connect;
-use esker_repository::{AdminError, DATABASE_MAX};
+use esker_repository::{DATABASE_MAX, RepositoryError};
 use esker_store::{
     Callback, Cause, Engine, EngineOptions, Fetch, FolderSpool, RealDisk, Servers, Sink, Source, Spool,
     Stored, read_file,
@@ -30,24 +30,24 @@ pub enum Verdict {
 /// A place that has the same objects.
 pub trait Mirror: Sync {
     /// Reads a file below the root of the repository; none if there is none.
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError>;
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, RepositoryError>;
 
     /// Copies the content of a file by its path below the root of the repository; returns its length, none if the mirror has
     /// no such file.
-    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, AdminError> {
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, RepositoryError> {
         let Some(bytes) = self.read(path, DATABASE_MAX)? else { return Ok(None) };
-        to.write_all(&bytes).map_err(AdminError::file("copying", path.as_ref()))?;
+        to.write_all(&bytes).map_err(RepositoryError::file("copying", path.as_ref()))?;
         Ok(Some(bytes.len() as u64))
     }
 
     /// Tells whether a file is there, without reading it.
-    fn presence(&self, path: &str) -> Result<Verdict, AdminError>;
+    fn presence(&self, path: &str) -> Result<Verdict, RepositoryError>;
 
     /// Reads an object and compares it with its name.
-    fn verify(&self, name: &ObjectName) -> Result<Verdict, AdminError>;
+    fn verify(&self, name: &ObjectName) -> Result<Verdict, RepositoryError>;
 
     /// Returns true if a file is there.
-    fn has(&self, path: &str) -> Result<bool, AdminError> {
+    fn has(&self, path: &str) -> Result<bool, RepositoryError> {
         Ok(matches!(self.presence(path)?, Verdict::Good(_)))
     }
 }
@@ -57,17 +57,17 @@ pub trait Mirror: Sync {
 pub struct MirrorFolder(pub PathBuf);
 
 impl Mirror for MirrorFolder {
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError> {
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, RepositoryError> {
         let path = self.0.join(path);
-        read_file(&RealDisk::SERVED, &path, limit).map_err(AdminError::file("reading", &path))
+        read_file(&RealDisk::SERVED, &path, limit).map_err(RepositoryError::file("reading", &path))
     }
 
-    fn presence(&self, path: &str) -> Result<Verdict, AdminError> {
+    fn presence(&self, path: &str) -> Result<Verdict, RepositoryError> {
         let is_there = std::fs::metadata(self.0.join(path)).is_ok_and(|facts| facts.is_file());
         Ok(if is_there { Verdict::Good(0) } else { Verdict::Missing })
     }
 
-    fn verify(&self, name: &ObjectName) -> Result<Verdict, AdminError> {
+    fn verify(&self, name: &ObjectName) -> Result<Verdict, RepositoryError> {
         let Some(bytes) = self.read(&name.path(), DATABASE_MAX)? else { return Ok(Verdict::Missing) };
         Ok(match ContentHash::of(name.hash.algorithm(), &bytes) == name.hash {
             true => Verdict::Good(bytes.len() as u64),
@@ -80,11 +80,11 @@ impl Mirror for MirrorFolder {
 pub(super) struct MirrorStorage(pub(super) Arc<dyn Sink>);
 
 impl Mirror for MirrorStorage {
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError> {
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, RepositoryError> {
         Ok(self.0.read(path, limit)?)
     }
 
-    fn presence(&self, path: &str) -> Result<Verdict, AdminError> {
+    fn presence(&self, path: &str) -> Result<Verdict, RepositoryError> {
         let name = path.strip_prefix("data/").and_then(|path| ObjectName::parse(&path.replacen('/', "", 1)));
         let len = match name {
             Some(name) => self.0.len_of(&name)?,
@@ -93,7 +93,7 @@ impl Mirror for MirrorStorage {
         Ok(len.map_or(Verdict::Missing, Verdict::Good))
     }
 
-    fn verify(&self, name: &ObjectName) -> Result<Verdict, AdminError> {
+    fn verify(&self, name: &ObjectName) -> Result<Verdict, RepositoryError> {
         let mut hashing = Hashing(Hasher::new(name.hash.algorithm()));
         let Some(len) = self.0.read_to(&name.path(), &mut hashing)? else { return Ok(Verdict::Missing) };
         Ok(match hashing.0.finish() == name.hash {
@@ -125,7 +125,7 @@ pub struct MirrorServer {
 
 impl MirrorServer {
     /// Returns the mirror at a URL, without asking it.
-    pub fn new(url: &str) -> Result<Self, AdminError> {
+    pub fn new(url: &str) -> Result<Self, RepositoryError> {
         let engine = Engine::start(EngineOptions::default())?;
         let source = connect(&engine, Servers::direct(url.trim_end_matches('/')))?;
         Ok(Self { source, _engine: engine })
@@ -133,24 +133,24 @@ impl MirrorServer {
 }
 
 impl Mirror for MirrorServer {
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError> {
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, RepositoryError> {
         let stored = self.fetch(Fetch::new(path, path, limit))?;
-        let failed = AdminError::file("fetching", path.as_ref());
+        let failed = RepositoryError::file("fetching", path.as_ref());
         stored.map(|stored| stored.into_bytes().map_err(failed)).transpose()
     }
 
-    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, AdminError> {
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, RepositoryError> {
         let fetch = Fetch { spool: Some(temporary_files()), ..Fetch::new(path, path, DATABASE_MAX) };
-        let failed = AdminError::file("fetching", path.as_ref());
+        let failed = RepositoryError::file("fetching", path.as_ref());
         let copy = |stored: Stored| io::copy(&mut stored.into_reader(), to).map_err(failed);
         self.fetch(fetch)?.map(copy).transpose()
     }
 
-    fn presence(&self, path: &str) -> Result<Verdict, AdminError> {
+    fn presence(&self, path: &str) -> Result<Verdict, RepositoryError> {
         self.judge(Fetch { header_only: true, ..Fetch::new(path, path, HEADER_MAX) })
     }
 
-    fn verify(&self, name: &ObjectName) -> Result<Verdict, AdminError> {
+    fn verify(&self, name: &ObjectName) -> Result<Verdict, RepositoryError> {
         let fetch = Fetch::new(name.path(), name.to_string(), DATABASE_MAX);
         self.judge(Fetch { expect: Some(name.hash), spool: Some(temporary_files()), ..fetch })
     }
@@ -158,7 +158,7 @@ impl Mirror for MirrorServer {
 
 impl MirrorServer {
     /// Fetches a file; none if the server has none.
-    fn fetch(&self, fetch: Fetch) -> Result<Option<Stored>, AdminError> {
+    fn fetch(&self, fetch: Fetch) -> Result<Option<Stored>, RepositoryError> {
         match Callback::wait(|done| self.source.fetch(fetch, done)) {
             Err(error) if matches!(error.cause(), Cause::Missing { .. }) => Ok(None),
             other => Ok(Some(other?)),
@@ -166,7 +166,7 @@ impl MirrorServer {
     }
 
     /// Sends a request. What the server says of the object is a verdict; a server that can't be reached is an error.
-    fn judge(&self, fetch: Fetch) -> Result<Verdict, AdminError> {
+    fn judge(&self, fetch: Fetch) -> Result<Verdict, RepositoryError> {
         match Callback::wait(|done| self.source.fetch(fetch, done)) {
             Ok(stored) => Ok(Verdict::Good(stored.len())),
             Err(error) => match error.cause() {

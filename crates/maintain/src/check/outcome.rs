@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use esker_format::time::UnixTime;
-use esker_repository::{AdminError, LOCK_WAIT, ReplicaState, Storage, head::wait_for_lock};
+use esker_repository::{LOCK_WAIT, ReplicaState, RepositoryError, Storage, head::wait_for_lock};
 
 use super::options::CheckReport;
 use crate::status_file;
@@ -15,7 +15,7 @@ pub fn note_outcome(
     report: &CheckReport,
     now: UnixTime,
     stop: &AtomicBool,
-) -> Result<(), AdminError> {
+) -> Result<(), RepositoryError> {
     let storage = Storage::open(root)?;
     let is_replica = ReplicaState::read(storage.place())?.is_some();
     let _lock = wait_for_lock(&storage, is_replica, (Some(LOCK_WAIT), |_| {}), stop)?;

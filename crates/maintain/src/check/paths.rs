@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use esker_format::catalog::{Catalog, PathKey, Row};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{AdminError, DATABASE_MAX, path, signed::read_object};
+use esker_repository::{DATABASE_MAX, RepositoryError, path, signed::read_object};
 use esker_store::{LargeBytes, Sink};
 
 use super::catalogs::{Catalogs, objects_of};
@@ -27,7 +27,7 @@ pub(super) fn name(
     catalogs: &Catalogs,
     bad: &BadObjects,
     findings: &mut Findings,
-) -> Result<(), AdminError> {
+) -> Result<(), RepositoryError> {
     let known: Vec<&ContentHash> = catalogs.known.keys().filter(|_| !bad.is_empty()).collect();
     let found = parallel::map(check.threads, &check.stop, &known, |hash| {
         Ok(paths_in(check, sink, lists, hash, bad))

@@ -7,7 +7,7 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_repository::{
-    AdminError, DATABASE_MAX, Disks,
+    DATABASE_MAX, Disks, RepositoryError,
     head::pending,
     signed::SMALL_FILE_MAX,
     spool::{self, REFLOG_CHECKSUM},
@@ -36,7 +36,7 @@ pub(super) fn check(
     head: &Manifest,
     findings: &mut Findings,
     notes: &mut Vec<String>,
-) -> Result<(), AdminError> {
+) -> Result<(), RepositoryError> {
     let sink = target.sink();
     // Both are replaced one after the other, so a pair that doesn't match may be the moment between.
     let mut newest = head.clone();

@@ -1,7 +1,7 @@
 //! Asks a server for each object, or reads each of them, by a bounded number of requests at once.
 
 use esker_format::object::ObjectName;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 
 use super::finding::FindingKind;
 use super::mirror::{Mirror, Verdict};
@@ -21,7 +21,7 @@ pub(super) fn missing(
     check: &Check<'_>,
     mirror: &dyn Mirror,
     named: &SortedSet,
-) -> Result<BadObjects, AdminError> {
+) -> Result<BadObjects, RepositoryError> {
     (check.progress)(CheckProgress::Presence { objects: named.len() });
     let mut bad = BadObjects::new();
     let mut left = named.iter();
@@ -38,8 +38,8 @@ pub(super) fn missing(
 }
 
 fn names(
-    tagged: impl Iterator<Item = Result<Tagged, AdminError>>,
-) -> Result<Vec<(Record, ObjectName)>, AdminError> {
+    tagged: impl Iterator<Item = Result<Tagged, RepositoryError>>,
+) -> Result<Vec<(Record, ObjectName)>, RepositoryError> {
     let mut names = Vec::new();
     for tagged in tagged {
         let record = tagged?.record;
@@ -80,15 +80,15 @@ impl<'r> Reader<'r> {
     }
 
     /// Reads the objects of a folder; those of earlier folders are left out.
-    pub(super) fn folder(&mut self, folder: usize) -> Result<Folder, AdminError> {
+    pub(super) fn folder(&mut self, folder: usize) -> Result<Folder, RepositoryError> {
         let mut found = Folder::default();
-        let is_before = |tagged: &Result<Tagged, AdminError>| {
+        let is_before = |tagged: &Result<Tagged, RepositoryError>| {
             tagged.as_ref().is_ok_and(|tagged| usize::from(tagged.record.folder()) < folder)
         };
         while self.left.next_if(is_before).is_some() {}
         loop {
             let mut batch = Vec::new();
-            let is_next = |tagged: &Result<Tagged, AdminError>| {
+            let is_next = |tagged: &Result<Tagged, RepositoryError>| {
                 tagged.as_ref().map_or(true, |tagged| usize::from(tagged.record.folder()) <= folder)
             };
             while batch.len() < BATCH

@@ -17,7 +17,7 @@ use esker_format::write::keys::Publisher;
 use esker_format::write::reflog::ReflogDraft;
 use esker_publish::{Miscounted, recount};
 use esker_repository::{
-    AdminError, DATABASE_MAX, LOCK_WAIT, ReplicaState, Repository, Storage,
+    DATABASE_MAX, LOCK_WAIT, ReplicaState, Repository, RepositoryError, Storage,
     head::wait_for_lock,
     signed::{SMALL_FILE_MAX, SignedFiles, decoded_object},
     spool::REFLOG_CHECKSUM,
@@ -25,6 +25,7 @@ use esker_repository::{
 use esker_store::{LargeBytes, RealDisk, Sink, Swap, persist};
 use serde::Serialize;
 
+use super::error::CheckError;
 use super::finding::{Finding, FindingKind, Findings, Fix};
 use super::head;
 use super::mirror::Mirror;
@@ -42,7 +43,7 @@ pub struct Repair<'r> {
     /// Publisher's key and certificate, to sign a head that names the new reflog.
     pub publisher: Option<&'r Publisher>,
     /// Opens the repository as its publisher, who puts wrong counters right by a new revision; none leaves them.
-    pub open: Option<&'r dyn Fn() -> Result<Repository, AdminError>>,
+    pub open: Option<&'r dyn Fn() -> Result<Repository, RepositoryError>>,
 }
 
 /// Result of a repair.
@@ -60,7 +61,7 @@ pub struct Repaired {
 
 impl Repair<'_> {
     /// Checks a repository and repairs what can be repaired, until nothing more can.
-    pub fn run(&self, check: &Check<'_>, place: &CheckPlace, now: UnixTime) -> Result<Repaired, AdminError> {
+    pub fn run(&self, check: &Check<'_>, place: &CheckPlace, now: UnixTime) -> Result<Repaired, CheckError> {
         self.run_in(&Storage::open(&place.root)?, check, place, now)
     }
 
@@ -71,7 +72,7 @@ impl Repair<'_> {
         check: &Check<'_>,
         place: &CheckPlace,
         now: UnixTime,
-    ) -> Result<Repaired, AdminError> {
+    ) -> Result<Repaired, CheckError> {
         let sink = storage.sink();
         let mut repaired = Repaired::default();
         let mut report = check.run_in(storage, place, now)?;
@@ -127,7 +128,7 @@ impl Repair<'_> {
         finding: &Finding,
         tried: &mut HashSet<ObjectName>,
         repaired: &mut Repaired,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         let (Some(name), Some(mirror)) = (finding.name, self.from) else { return Ok(()) };
         let is_wanted = finding.fix == Fix::Fetch || finding.kind == FindingKind::UnusedDamaged;
         if !is_wanted || !tried.insert(name) {
@@ -150,7 +151,7 @@ impl Repair<'_> {
         report: &CheckReport,
         now: UnixTime,
         repaired: &mut Repaired,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), CheckError> {
         let is_counter =
             |kind: FindingKind| matches!(kind, FindingKind::CountersOwn | FindingKind::CountersSubtree);
         // What is missing would be left out of the counts, and rows with faults are not written again.
@@ -187,7 +188,7 @@ impl Repair<'_> {
         report: &CheckReport,
         now: UnixTime,
         repaired: &mut Repaired,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         let (Some(mirror), Some(keys)) = (self.from, &place.keys) else { return Ok(()) };
         if signed_files_are_bad(&report.findings) == (false, false) {
             return Ok(());
@@ -246,7 +247,7 @@ impl Repair<'_> {
         report: &CheckReport,
         now: UnixTime,
         repaired: &mut Repaired,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         // A reflog that was written for this is right, whatever else is.
         if ReflogFaults::of(&report.findings).is_none()
             || repaired.files.iter().any(|file| file == reflog::PATH)
@@ -287,7 +288,7 @@ impl Repair<'_> {
             None => {
                 // It was found after the lock was taken, and the next round makes it.
                 let Some(bytes) = rebuilt else { return Ok(()) };
-                let known = Reflog::parse(&bytes).map_err(AdminError::Reflog)?;
+                let known = Reflog::parse(&bytes).map_err(RepositoryError::Reflog)?;
                 let mut draft = ReflogDraft::continuing(&known);
                 // A publisher may have replaced the head meanwhile.
                 complete(&mut draft, &known, &head, now);
@@ -305,7 +306,7 @@ impl Repair<'_> {
         if let Some(spool) = place.spool.as_ref().filter(|spool| spool.is_dir()) {
             let path = spool.join(REFLOG_CHECKSUM);
             persist(&RealDisk::SERVED, &path, hash.to_string().as_bytes())
-                .map_err(AdminError::file("writing", &path))?;
+                .map_err(RepositoryError::file("writing", &path))?;
             repaired.files.push(REFLOG_CHECKSUM.to_owned());
         }
         self.sign(sink, place, head, hash, now, repaired)
@@ -320,7 +321,7 @@ impl Repair<'_> {
         reflog: ContentHash,
         now: UnixTime,
         repaired: &mut Repaired,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         let (Some(publisher), Some(keys)) = (self.publisher, &place.keys) else { return Ok(()) };
         let is_verified = |files: SignedFiles| files.verify(&place.name, keys, now).is_ok();
         if head.reflog == Some(reflog) || !SignedFiles::read(sink, &place.name).is_ok_and(is_verified) {
@@ -328,7 +329,7 @@ impl Repair<'_> {
         }
         let timestamp = now.max(head.timestamp);
         let head = Manifest { reflog: Some(reflog), timestamp, ..head };
-        let signed = sign_manifest(&head, publisher.key()).map_err(AdminError::Signing)?;
+        let signed = sign_manifest(&head, publisher.key()).map_err(RepositoryError::Signing)?;
         let before = SignedFiles::read(sink, &place.name)?;
         let (published, after) = (before.manifest.clone(), SignedFiles { manifest: signed, ..before });
         // A publisher whose certificate is not the head's can't sign it.

@@ -7,10 +7,11 @@ use esker_format::history::Tag;
 use esker_format::manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
-use esker_repository::{AdminError, ReplicaState, Storage, state};
+use esker_repository::{ReplicaState, RepositoryError, Storage, state};
 use esker_store::RealDisk;
 
 use super::catalogs::Catalogs;
+use super::error::CheckError;
 use super::finding::Findings;
 use super::mirror::Mirror;
 use super::options::{Check, CheckPlace, CheckReport};
@@ -21,7 +22,7 @@ use crate::hash_lists::HashLists;
 
 impl Check<'_> {
     /// Checks a repository in a folder or in object storage.
-    pub fn run(&self, place: &CheckPlace, now: UnixTime) -> Result<CheckReport, AdminError> {
+    pub fn run(&self, place: &CheckPlace, now: UnixTime) -> Result<CheckReport, CheckError> {
         self.run_in(&Storage::open(&place.root)?, place, now)
     }
 
@@ -31,7 +32,7 @@ impl Check<'_> {
         storage: &Storage,
         place: &CheckPlace,
         now: UnixTime,
-    ) -> Result<CheckReport, AdminError> {
+    ) -> Result<CheckReport, CheckError> {
         let target = Target::Storage(storage);
         let state = Some(state::folder(&place.root)).filter(|state| state.is_dir());
         let scratch = tempfile_folder(state.as_deref());
@@ -46,7 +47,7 @@ impl Check<'_> {
         place: &CheckPlace,
         scratch: &Path,
         now: UnixTime,
-    ) -> Result<CheckReport, AdminError> {
+    ) -> Result<CheckReport, CheckError> {
         server.presence(manifest::PATH)?;
         let target = Target::Server(ServerFiles(server));
         self.until_settled(&target, place, (Some(scratch), scratch), now)
@@ -60,7 +61,7 @@ impl Check<'_> {
         (state, scratch): (Option<&Path>, &Path),
         damaged: BadObjects,
         now: UnixTime,
-    ) -> Result<CheckReport, AdminError> {
+    ) -> Result<CheckReport, CheckError> {
         let sink = target.sink();
         let disk = Arc::new(RealDisk::PRIVATE);
         let lists = HashLists::new(sink, disk.clone(), state);
@@ -107,7 +108,7 @@ fn leave_out_tags(
     target: &Target<'_>,
     tags: &mut Vec<Tag>,
     notes: &mut Vec<String>,
-) -> Result<(), AdminError> {
+) -> Result<(), RepositoryError> {
     let Target::Storage(storage) = target else { return Ok(()) };
     if ReplicaState::read(storage.place())?.is_none() {
         return Ok(());

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use esker_format::object::ObjectName;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use esker_store::{Disk, Listed, Sink};
 
 use super::finding::FindingKind;
@@ -21,7 +21,11 @@ const FOLDERS: usize = 16;
 pub(super) type BadObjects = HashMap<Record, (FindingKind, String)>;
 
 /// Returns the named objects that the storage does not have, in one pass over its folders.
-pub(super) fn missing(check: &Check<'_>, root: &Path, named: &SortedSet) -> Result<BadObjects, AdminError> {
+pub(super) fn missing(
+    check: &Check<'_>,
+    root: &Path,
+    named: &SortedSet,
+) -> Result<BadObjects, RepositoryError> {
     (check.progress)(CheckProgress::Presence { objects: named.len() });
     let folders: Vec<u8> = (0..=u8::MAX).collect();
     let mut listed = folders.chunks(FOLDERS).map(|folders| {
@@ -55,7 +59,7 @@ pub(super) fn missing_listed(
     sink: &dyn Sink,
     named: &SortedSet,
     (disk, scratch): (Arc<dyn Disk>, &Path),
-) -> Result<BadObjects, AdminError> {
+) -> Result<BadObjects, RepositoryError> {
     (check.progress)(CheckProgress::Presence { objects: named.len() });
     let mut sorter = Sorter::new(disk, scratch, check.buffer);
     let mut failure = None;
@@ -99,10 +103,10 @@ fn describe(root: &Path, record: &Record) -> (FindingKind, String) {
 }
 
 /// Returns the objects in a folder that may be whole, sorted.
-fn list(root: &Path, folder: u8) -> Result<Vec<Record>, AdminError> {
+fn list(root: &Path, folder: u8) -> Result<Vec<Record>, RepositoryError> {
     let digits = format!("{folder:02x}");
     let path = root.join("data").join(&digits);
-    let failed = |error| AdminError::file("listing", &path)(error);
+    let failed = |error| RepositoryError::file("listing", &path)(error);
     let entries = match std::fs::read_dir(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(failed)?,

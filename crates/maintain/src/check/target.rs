@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use esker_format::object::ObjectName;
-use esker_repository::{AdminError, Storage};
+use esker_repository::{RepositoryError, Storage};
 use esker_store::{Cause, Listed, Locking, Put, Sink, StoreError, Swap};
 
 use super::mirror::Mirror;
@@ -27,7 +27,7 @@ impl Target<'_> {
     }
 
     /// Returns true if a file below the root of the repository exists.
-    pub(super) fn exists(&self, path: &str) -> Result<bool, AdminError> {
+    pub(super) fn exists(&self, path: &str) -> Result<bool, RepositoryError> {
         match self {
             Self::Storage(storage) => match storage.sink().folder() {
                 Some(folder) => Ok(folder.join(path).exists()),
@@ -134,9 +134,9 @@ impl Sink for ServerFiles<'_> {
     }
 }
 
-fn store_error(path: &str, error: AdminError) -> StoreError {
+fn store_error(path: &str, error: RepositoryError) -> StoreError {
     match error {
-        AdminError::Storage(error) => error,
+        RepositoryError::Storage(error) => error,
         other => StoreError::new(path, Cause::Broken(other.to_string())),
     }
 }

@@ -9,13 +9,14 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_repository::{
-    AdminError, DATABASE_MAX, OpenWork, ReadHead, ReplicaState, Repository,
+    DATABASE_MAX, OpenWork, ReadHead, ReplicaState, Repository, RepositoryError,
     condemned::{Condemned, CondemnedFolder, State},
     head::{HeadLock, Next, exclusively},
 };
 use esker_store::{FileLock, Swap};
 
 use super::deletion_log::DeletionLog;
+use super::error::CollectError;
 use super::largest::{extent, largest};
 use super::marks::{Kept, Marker, shared_record, tags};
 use super::revisions::{Revisions, expired_tags};
@@ -57,7 +58,7 @@ pub(super) struct Marked {
 
 impl Collect<'_> {
     /// Returns the plan of a collect, and changes only the lists of hashes.
-    pub fn dry_run(&self, repository: &Repository, now: UnixTime) -> Result<CollectPlan, AdminError> {
+    pub fn dry_run(&self, repository: &Repository, now: UnixTime) -> Result<CollectPlan, CollectError> {
         let run = self.start(repository, now)?;
         let head = repository.read_head()?;
         let all = run.tags(&head)?;
@@ -73,7 +74,7 @@ impl Collect<'_> {
     }
 
     /// Collects a repository.
-    pub fn run(&self, repository: &Repository, now: UnixTime) -> Result<Collected, AdminError> {
+    pub fn run(&self, repository: &Repository, now: UnixTime) -> Result<Collected, CollectError> {
         let mut run = self.start(repository, now)?;
         run.log = self.log.as_deref().map(|path| DeletionLog::open(path, now)).transpose()?;
         let tags_removed = run.prune_tags()?;
@@ -103,13 +104,13 @@ impl Collect<'_> {
         Ok(collected)
     }
 
-    fn start<'r>(&'r self, repository: &'r Repository, now: UnixTime) -> Result<Run<'r>, AdminError> {
+    fn start<'r>(&'r self, repository: &'r Repository, now: UnixTime) -> Result<Run<'r>, CollectError> {
         if !repository.head().manifest().garbage_collectable {
-            return Err(AdminError::NotCollectable(repository.name().to_string()));
+            return Err(CollectError::NotCollectable(repository.name().to_string()));
         }
         let path = repository.state().join(LOCK);
-        let lock = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
-        let lock = lock.or_held(AdminError::locked(path.display().to_string()))?;
+        let lock = FileLock::try_take(&path).map_err(RepositoryError::file("locking", &path))?;
+        let lock = lock.or_held(RepositoryError::locked(path.display().to_string()))?;
         let (served, private) = (repository.disks().served.clone(), repository.disks().private.clone());
         let lists = HashLists::new(repository.sink(), private.clone(), Some(repository.state()));
         let scratch = self.scratch(repository)?;
@@ -130,13 +131,13 @@ impl Collect<'_> {
     }
 
     /// Makes the folder for sorting, and empties it.
-    fn scratch(&self, repository: &Repository) -> Result<PathBuf, AdminError> {
+    fn scratch(&self, repository: &Repository) -> Result<PathBuf, RepositoryError> {
         let disk = &*repository.disks().private;
         let folder = repository.state().join(SCRATCH);
-        disk.make_dir(&folder).map_err(AdminError::file("making folder", &folder))?;
-        for name in disk.list(&folder).map_err(AdminError::file("listing", &folder))? {
+        disk.make_dir(&folder).map_err(RepositoryError::file("making folder", &folder))?;
+        for name in disk.list(&folder).map_err(RepositoryError::file("listing", &folder))? {
             let path = folder.join(name);
-            disk.remove(&path).map_err(AdminError::file("removing leftover", &path))?;
+            disk.remove(&path).map_err(RepositoryError::file("removing leftover", &path))?;
         }
         Ok(folder)
     }
@@ -152,24 +153,24 @@ impl Marked {
 
 impl Run<'_> {
     /// Marks for the head that is published now.
-    pub(super) fn mark_published(&self) -> Result<Marked, AdminError> {
+    pub(super) fn mark_published(&self) -> Result<Marked, RepositoryError> {
         self.mark_head(self.repository.read_head()?)
     }
 
     /// Marks for a head.
-    pub(super) fn mark_head(&self, head: ReadHead) -> Result<Marked, AdminError> {
+    pub(super) fn mark_head(&self, head: ReadHead) -> Result<Marked, RepositoryError> {
         let tags = self.tags(&head)?;
         self.mark(head, &tags)
     }
 
     /// Returns the tags in the history of a head, newest first; of a replica only those whose revisions it has.
-    fn tags(&self, head: &ReadHead) -> Result<Vec<Tag>, AdminError> {
+    fn tags(&self, head: &ReadHead) -> Result<Vec<Tag>, RepositoryError> {
         let sink = self.repository.sink();
         if !self.repository.is_replica() {
             return tags(sink, head.verified.manifest());
         }
         let all = match tags(sink, head.verified.manifest()) {
-            Err(AdminError::Missing { .. }) => Vec::new(),
+            Err(RepositoryError::Missing { .. }) => Vec::new(),
             other => other?,
         };
         let mut here = Vec::new();
@@ -181,7 +182,7 @@ impl Run<'_> {
         Ok(here)
     }
 
-    fn mark(&self, head: ReadHead, tags: &[Tag]) -> Result<Marked, AdminError> {
+    fn mark(&self, head: ReadHead, tags: &[Tag]) -> Result<Marked, RepositoryError> {
         let manifest = head.verified.manifest();
         let (sink, lists) = (self.repository.sink(), &self.marker.lists);
         let reflog = KnownReflog::read(sink, lists, self.repository.name(), manifest, self.now)?;
@@ -205,7 +206,7 @@ impl Run<'_> {
     }
 
     /// Describes what was found.
-    fn plan(&self, marked: &Marked) -> Result<CollectPlan, AdminError> {
+    fn plan(&self, marked: &Marked) -> Result<CollectPlan, RepositoryError> {
         let extent = extent(&self.marker, marked.doomed.iter())?;
         Ok(CollectPlan {
             revision: marked.head.verified.revision(),
@@ -234,7 +235,7 @@ impl Run<'_> {
     /// Removes automatic tags that are too old from the history, and returns their names.
     ///
     /// It is a change of its own, before anything is condemned: at no moment a tag names a revision that goes.
-    fn prune_tags(&self) -> Result<Vec<String>, AdminError> {
+    fn prune_tags(&self) -> Result<Vec<String>, RepositoryError> {
         let Some(age) = self.marker.collect.automatic_tags else { return Ok(Vec::new()) };
         // The history of a replica is signed elsewhere.
         if self.repository.is_replica() {
@@ -254,7 +255,7 @@ impl Run<'_> {
     }
 
     /// Lists the objects to delete, then removes their revisions from the reflog, and signs a head that names it.
-    fn condemn(&self, marked: &mut Marked) -> Result<(CollectPlan, Option<Waiting>), AdminError> {
+    fn condemn(&self, marked: &mut Marked) -> Result<(CollectPlan, Option<Waiting>), RepositoryError> {
         let mut plan = self.plan(marked)?;
         let mut lock = self.repository.lock_head(&self.marker.collect.stop)?;
         loop {
@@ -287,7 +288,7 @@ impl Run<'_> {
     }
 
     /// Replaces a missing or damaged reflog with a rebuilt one.
-    fn mend_reflog(&self, lock: &HeadLock<'_>) -> Result<(), AdminError> {
+    fn mend_reflog(&self, lock: &HeadLock<'_>) -> Result<(), RepositoryError> {
         let sink = self.repository.sink();
         let stored = sink.read(reflog::PATH, DATABASE_MAX)?;
         if stored.is_some_and(|bytes| Reflog::parse(&bytes).is_ok()) {
@@ -300,7 +301,7 @@ impl Run<'_> {
 }
 
 /// Returns the names of a set in their own order, which is by algorithm first.
-fn names(set: &SortedSet) -> impl Iterator<Item = Result<ObjectName, AdminError>> {
+fn names(set: &SortedSet) -> impl Iterator<Item = Result<ObjectName, RepositoryError>> {
     let algorithms = [HashAlgorithm::Sha1, HashAlgorithm::Rmd160, HashAlgorithm::Shake128];
     algorithms.into_iter().flat_map(move |algorithm| {
         set.iter().filter_map(move |tagged| match tagged {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use esker_store::open_log;
 use parking_lot::Mutex;
 
@@ -34,13 +34,13 @@ pub(super) struct DeletionLog {
 
 impl DeletionLog {
     /// Opens a log to append to, and creates a missing one.
-    pub(super) fn open(path: &Path, now: UnixTime) -> Result<Self, AdminError> {
-        let file = open_log(path).map_err(AdminError::file("opening the deletion log", path))?;
+    pub(super) fn open(path: &Path, now: UnixTime) -> Result<Self, RepositoryError> {
+        let file = open_log(path).map_err(RepositoryError::file("opening the deletion log", path))?;
         Ok(Self { path: path.to_owned(), file, now, begun: Mutex::new(false) })
     }
 
     /// Notes what was condemned, and why.
-    pub(super) fn condemned(&self, plan: &CollectPlan) -> Result<(), AdminError> {
+    pub(super) fn condemned(&self, plan: &CollectPlan) -> Result<(), RepositoryError> {
         let mut text = format!("# {} condemned {} objects:", self.now, plan.objects);
         for dropped in &plan.dropped {
             let number = dropped.revision.map_or_else(|| "unknown".to_owned(), |number| number.to_string());
@@ -59,7 +59,7 @@ impl DeletionLog {
     }
 
     /// Notes objects that are deleted next.
-    pub(super) fn deletes(&self, objects: &[ObjectName]) -> Result<(), AdminError> {
+    pub(super) fn deletes(&self, objects: &[ObjectName]) -> Result<(), RepositoryError> {
         let mut text = String::new();
         if !std::mem::replace(&mut *self.begun.lock(), true) {
             text = format!("# Garbage Collection started at {}\n", date(self.now));
@@ -71,15 +71,15 @@ impl DeletionLog {
     }
 
     /// Notes the end of the deletion, if it began.
-    pub(super) fn finish(&self) -> Result<(), AdminError> {
+    pub(super) fn finish(&self) -> Result<(), RepositoryError> {
         if !std::mem::replace(&mut *self.begun.lock(), false) {
             return Ok(());
         }
         self.append(&format!("# Garbage Collection finished at {}\n\n", date(self.now)))
     }
 
-    fn append(&self, text: &str) -> Result<(), AdminError> {
+    fn append(&self, text: &str) -> Result<(), RepositoryError> {
         let written = (&self.file).write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
-        written.map_err(AdminError::file("writing the deletion log", &self.path))
+        written.map_err(RepositoryError::file("writing the deletion log", &self.path))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 
 use super::KeptRevision;
 use super::marks::{Kept, Marker};
@@ -31,8 +31,8 @@ impl Extent {
 /// Returns the extent of the objects that the storage has, for each owner.
 fn extents(
     marker: &Marker<'_>,
-    records: impl Iterator<Item = Result<Tagged, AdminError>>,
-) -> Result<BTreeMap<Owner, Extent>, AdminError> {
+    records: impl Iterator<Item = Result<Tagged, RepositoryError>>,
+) -> Result<BTreeMap<Owner, Extent>, RepositoryError> {
     let mut extents: BTreeMap<Owner, Extent> = BTreeMap::new();
     let mut records = records.peekable();
     while records.peek().is_some() {
@@ -53,8 +53,8 @@ fn extents(
 /// Returns the extent of objects that the storage has.
 pub(crate) fn extent(
     marker: &Marker<'_>,
-    records: impl Iterator<Item = Result<Tagged, AdminError>>,
-) -> Result<Extent, AdminError> {
+    records: impl Iterator<Item = Result<Tagged, RepositoryError>>,
+) -> Result<Extent, RepositoryError> {
     let mut total = Extent::default();
     for extent in extents(marker, records)?.into_values() {
         total.objects += extent.objects;
@@ -68,7 +68,7 @@ pub(crate) fn largest(
     marker: &Marker<'_>,
     kept: &Kept,
     roots: &[KeptRoot],
-) -> Result<Vec<KeptRevision>, AdminError> {
+) -> Result<Vec<KeptRevision>, RepositoryError> {
     let head = Owner::of(0);
     let own = kept.objects.iter().filter(|record| {
         record.as_ref().map_or(true, |tagged| tagged.owner != Owner::SHARED && tagged.owner != head)

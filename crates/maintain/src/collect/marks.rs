@@ -10,7 +10,7 @@ use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::Reflog;
 use esker_format::time::UnixTime;
-use esker_repository::{AdminError, HISTORY_MAX, OpenWork, Storage, signed::read_object};
+use esker_repository::{HISTORY_MAX, OpenWork, RepositoryError, Storage, signed::read_object};
 use esker_store::{Disk, Sink};
 
 use super::revisions::{KeptRoot, Revisions};
@@ -48,11 +48,11 @@ pub(crate) struct Kept {
 }
 
 /// Returns the tags in the history of a head, newest first.
-pub(crate) fn tags(sink: &dyn Sink, head: &Manifest) -> Result<Vec<Tag>, AdminError> {
+pub(crate) fn tags(sink: &dyn Sink, head: &Manifest) -> Result<Vec<Tag>, RepositoryError> {
     let Some(hash) = head.history else { return Ok(Vec::new()) };
     let object = ObjectName::new(hash, ObjectKind::History);
     let bytes = read_object(sink, &object, None, HISTORY_MAX, "the history")?;
-    Ok(History::parse(&bytes).map_err(AdminError::History)?.tags().to_vec())
+    Ok(History::parse(&bytes).map_err(RepositoryError::History)?.tags().to_vec())
 }
 
 impl Marker<'_> {
@@ -64,7 +64,7 @@ impl Marker<'_> {
         reflog: &Reflog,
         open: &[OpenWork],
         now: UnixTime,
-    ) -> Result<Revisions, AdminError> {
+    ) -> Result<Revisions, RepositoryError> {
         // Made by all threads, so that the walk along the revisions finds them.
         let roots: Vec<ContentHash> = reflog
             .references()
@@ -84,7 +84,7 @@ impl Marker<'_> {
         head: &Manifest,
         reflog: &Reflog,
         revisions: &Revisions,
-    ) -> Result<Kept, AdminError> {
+    ) -> Result<Kept, RepositoryError> {
         (self.collect.progress)(CollectProgress::Mark {
             kept: revisions.kept.len() as u64,
             dropped: revisions.dropped.len() as u64,
@@ -112,7 +112,7 @@ impl Marker<'_> {
     }
 
     /// Fails if a catalog of the head or of a tagged revision is missing: the objects that it names would be deleted.
-    fn refuse_incomplete(&self, kept: &[KeptRoot]) -> Result<(), AdminError> {
+    fn refuse_incomplete(&self, kept: &[KeptRoot]) -> Result<(), RepositoryError> {
         if self.is_partial {
             return Ok(());
         }
@@ -122,11 +122,11 @@ impl Marker<'_> {
         let Some(first) = closure.incomplete.first() else { return Ok(()) };
         let revision = required.get(first.root).map(|kept| format!(" of revision {}", kept.revision));
         let what = format!("a catalog{}", revision.unwrap_or_else(|| " of several revisions".to_owned()));
-        Err(AdminError::Missing { what, object: first.catalog.to_string() })
+        Err(RepositoryError::Missing { what, object: first.catalog.to_string() })
     }
 
     /// Collects the names of the objects that only dropped revisions name.
-    pub(crate) fn dropped(&self, revisions: &Revisions, kept: &Kept) -> Result<SortedSet, AdminError> {
+    pub(crate) fn dropped(&self, revisions: &Revisions, kept: &Kept) -> Result<SortedSet, RepositoryError> {
         let roots: Vec<ContentHash> = revisions.dropped.iter().map(|dropped| dropped.root).collect();
         let lenient = self.lists.lenient();
         let closure = self.closure(&lenient, &roots)?;
@@ -141,7 +141,7 @@ impl Marker<'_> {
         sorter.finish()
     }
 
-    fn closure(&self, lists: &HashLists<'_>, roots: &[ContentHash]) -> Result<Closure, AdminError> {
+    fn closure(&self, lists: &HashLists<'_>, roots: &[ContentHash]) -> Result<Closure, RepositoryError> {
         Closure::of(lists, roots, self.collect.threads, &self.collect.stop)
     }
 
@@ -153,20 +153,20 @@ impl Marker<'_> {
     pub(crate) fn each<T: Sync, R: Send>(
         &self,
         items: &[T],
-        work: impl Fn(&T) -> Result<R, AdminError> + Sync,
-    ) -> Result<Vec<R>, AdminError> {
+        work: impl Fn(&T) -> Result<R, RepositoryError> + Sync,
+    ) -> Result<Vec<R>, RepositoryError> {
         let is_folder = self.storage.is_folder();
         let threads = if is_folder { self.collect.threads } else { self.collect.threads.max(REQUESTS) };
         parallel::map(threads, &self.collect.stop, items, work)
     }
 
     /// Returns true if the storage has an object.
-    fn has(&self, name: &ObjectName) -> Result<bool, AdminError> {
+    fn has(&self, name: &ObjectName) -> Result<bool, RepositoryError> {
         Ok(self.size(name)?.is_some())
     }
 
     /// Returns the stored size of an object; none if the storage does not have it.
-    pub(crate) fn size(&self, name: &ObjectName) -> Result<Option<u64>, AdminError> {
+    pub(crate) fn size(&self, name: &ObjectName) -> Result<Option<u64>, RepositoryError> {
         Ok(self.storage.sink().len_of(name)?)
     }
 }

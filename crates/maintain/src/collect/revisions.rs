@@ -9,7 +9,7 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{Reference, Reflog};
 use esker_format::time::UnixTime;
 use esker_format::write::history::is_automatic;
-use esker_repository::{AdminError, OpenWork};
+use esker_repository::{OpenWork, RepositoryError};
 
 use super::{DroppedRevision, Keep};
 use crate::hash_lists::HashLists;
@@ -40,12 +40,12 @@ impl Revisions {
     /// Decides for a repository with this head, these tags and this reflog.
     pub(crate) fn of(
         lists: &HashLists<'_>,
-        has: &dyn Fn(&ObjectName) -> Result<bool, AdminError>,
+        has: &dyn Fn(&ObjectName) -> Result<bool, RepositoryError>,
         (head, tags, reflog): (&Manifest, &[Tag], &Reflog),
         open: &[OpenWork],
         keep: Keep,
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         let added: HashMap<ContentHash, UnixTime> = reflog
             .references()
             .iter()
@@ -74,12 +74,12 @@ impl Revisions {
     fn follow(
         &mut self,
         lists: &HashLists<'_>,
-        has: &dyn Fn(&ObjectName) -> Result<bool, AdminError>,
+        has: &dyn Fn(&ObjectName) -> Result<bool, RepositoryError>,
         head: ContentHash,
         added: &HashMap<ContentHash, UnixTime>,
         keep: Keep,
         now: UnixTime,
-    ) -> Result<UnixTime, AdminError> {
+    ) -> Result<UnixTime, RepositoryError> {
         let mut visited = HashSet::new();
         let mut next = Some(head);
         let mut oldest = UnixTime(i64::MAX);
@@ -102,7 +102,7 @@ impl Revisions {
         }
         if self.kept.is_empty() {
             let what = "the root catalog of the head".to_owned();
-            return Err(AdminError::Missing { what, object: head.to_string() });
+            return Err(RepositoryError::Missing { what, object: head.to_string() });
         }
         Ok(oldest)
     }
@@ -124,7 +124,7 @@ impl Revisions {
     }
 
     /// Adds the bases of open work. What is missing of one is no reason not to collect.
-    fn add_open(&mut self, lists: &HashLists<'_>, open: &[OpenWork]) -> Result<(), AdminError> {
+    fn add_open(&mut self, lists: &HashLists<'_>, open: &[OpenWork]) -> Result<(), RepositoryError> {
         for root in open.iter().flat_map(OpenWork::root_hashes) {
             if !self.kept.iter().any(|kept| kept.root == root)
                 && let Some(list) = lists.get(&root)?

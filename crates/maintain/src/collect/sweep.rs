@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_repository::{
-    AdminError,
+    RepositoryError,
     condemned::{LEASE, State},
 };
 use serde::Serialize;
@@ -51,7 +51,7 @@ impl Deleted {
 }
 
 /// Deletes the listed objects that no kept revision names, and then the list. Repeating it is harmless.
-pub(super) fn sweep(run: &Run<'_>, marked: &mut Marked) -> Result<Deleted, AdminError> {
+pub(super) fn sweep(run: &Run<'_>, marked: &mut Marked) -> Result<Deleted, RepositoryError> {
     let mut deleted = Deleted::default();
     if !run.repository.storage().is_folder() && !fence(run, marked)? {
         return Ok(deleted);
@@ -66,7 +66,7 @@ pub(super) fn sweep(run: &Run<'_>, marked: &mut Marked) -> Result<Deleted, Admin
 
 /// Notes that deletion begins, and replaces the head, so that no publisher counts on a listed object that is not kept.
 /// Returns false if there is no list.
-fn fence(run: &Run<'_>, marked: &mut Marked) -> Result<bool, AdminError> {
+fn fence(run: &Run<'_>, marked: &mut Marked) -> Result<bool, RepositoryError> {
     let Some(mut list) = run.folder.read()? else { return Ok(false) };
     list.begin_deleting()?;
     let mut lock = run.repository.lock_head(&run.marker.collect.stop)?;
@@ -86,7 +86,7 @@ fn fence(run: &Run<'_>, marked: &mut Marked) -> Result<bool, AdminError> {
 }
 
 /// Deletes batches until the end of the list, or until the head is another one.
-fn sweep_beside(run: &Run<'_>, marked: &Marked, deleted: &mut Deleted) -> Result<bool, AdminError> {
+fn sweep_beside(run: &Run<'_>, marked: &Marked, deleted: &mut Deleted) -> Result<bool, RepositoryError> {
     let mut kept = Cursor::new(&marked.kept.objects);
     loop {
         let lock = run.repository.lock_head(&run.marker.collect.stop)?;
@@ -132,7 +132,7 @@ fn sweep_beside(run: &Run<'_>, marked: &Marked, deleted: &mut Deleted) -> Result
             for objects in doomed.chunks(REQUEST) {
                 // Another machine may take this collector for ended, and publishers may store the objects again.
                 if begun.elapsed() > LEASE / 2 {
-                    return Err(AdminError::Slow { storage: run.repository.storage().describe() });
+                    return Err(RepositoryError::Slow { storage: run.repository.storage().describe() });
                 }
                 deleted.add(&delete_shared(&run.marker, objects)?);
             }
@@ -146,7 +146,7 @@ fn folder(object: &ObjectName) -> u8 {
 }
 
 /// Deletes objects of one folder.
-fn delete(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<Deleted, AdminError> {
+fn delete(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<Deleted, RepositoryError> {
     let mut deleted = Deleted::default();
     for name in objects {
         let Some(size) = marker.size(name)? else { continue };
@@ -161,7 +161,7 @@ fn delete(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<Deleted, AdminE
 }
 
 /// Deletes objects of object storage.
-fn delete_shared(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<Deleted, AdminError> {
+fn delete_shared(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<Deleted, RepositoryError> {
     let sink = marker.storage.sink();
     let mut deleted = Deleted::default();
     let mut present = Vec::new();
@@ -178,28 +178,28 @@ fn delete_shared(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<Deleted,
     Ok(deleted)
 }
 
-fn remove(marker: &Marker<'_>, path: &str) -> Result<(), AdminError> {
+fn remove(marker: &Marker<'_>, path: &str) -> Result<(), RepositoryError> {
     let path = marker.storage.place().join(path);
     match marker.served.remove(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(AdminError::file("deleting", &path)(error))
+            Err(RepositoryError::file("deleting", &path)(error))
         }
         _ => Ok(()),
     }
 }
 
 /// Makes deletions durable, so that no object reappears after the list is removed.
-fn sync(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<(), AdminError> {
+fn sync(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<(), RepositoryError> {
     let root = marker.storage.place();
     let folders: BTreeSet<u8> = objects.iter().map(folder).collect();
     if folders.len() > SYNC_SINGLY {
-        return marker.served.sync_all(root).map_err(AdminError::file("syncing", root));
+        return marker.served.sync_all(root).map_err(RepositoryError::file("syncing", root));
     }
     for folder in folders {
         let path = root.join("data").join(format!("{folder:02x}"));
         match marker.served.sync_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(AdminError::file("syncing", &path)(error));
+                return Err(RepositoryError::file("syncing", &path)(error));
             }
             _ => {}
         }
@@ -220,7 +220,7 @@ impl<'s> Cursor<'s> {
         Self { set, iter: set.iter(), next: None, last: None }
     }
 
-    fn has(&mut self, record: &Record) -> Result<bool, AdminError> {
+    fn has(&mut self, record: &Record) -> Result<bool, RepositoryError> {
         // The list is ordered by algorithm first, so it goes back where another algorithm begins.
         if self.last.is_none_or(|last| last >= *record) {
             self.iter = self.set.iter();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use parking_lot::Mutex;
 
 /// Calls `work` for every item and returns the results in order; the first error ends it.
@@ -10,8 +10,8 @@ pub(crate) fn map<T: Sync, R: Send>(
     threads: usize,
     stop: &AtomicBool,
     items: &[T],
-    work: impl Fn(&T) -> Result<R, AdminError> + Sync,
-) -> Result<Vec<R>, AdminError> {
+    work: impl Fn(&T) -> Result<R, RepositoryError> + Sync,
+) -> Result<Vec<R>, RepositoryError> {
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
     let results = Mutex::new(Vec::with_capacity(items.len()));
@@ -23,7 +23,7 @@ pub(crate) fn map<T: Sync, R: Send>(
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(item) = items.get(at) else { return };
             let result = match stop.load(Ordering::Relaxed) {
-                true => Err(AdminError::Interrupted),
+                true => Err(RepositoryError::Interrupted),
                 false => work(item),
             };
             if result.is_err() {
@@ -52,9 +52,9 @@ mod tests {
         let items: Vec<u32> = (0..100).collect();
         let stop = AtomicBool::new(false);
         assert_eq!(map(4, &stop, &items, |item| Ok(item * 2)).unwrap()[99], 198);
-        assert!(map(4, &stop, &items, |_| Err::<(), _>(AdminError::MessageWithoutTag)).is_err());
+        assert!(map(4, &stop, &items, |_| Err::<(), _>(RepositoryError::Moving)).is_err());
         stop.store(true, Ordering::Relaxed);
-        assert!(matches!(map(4, &stop, &items, |_| Ok(())), Err(AdminError::Interrupted)));
+        assert!(matches!(map(4, &stop, &items, |_| Ok(())), Err(RepositoryError::Interrupted)));
         assert!(map(4, &AtomicBool::new(false), &[] as &[u8], |_| Ok(())).unwrap().is_empty());
     }
 }

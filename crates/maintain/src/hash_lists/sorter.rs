@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use esker_store::Disk;
 
 use super::record::Tagged;
@@ -50,7 +50,10 @@ impl Sorter {
     }
 
     /// Adds records.
-    pub(crate) fn extend(&mut self, records: impl IntoIterator<Item = Tagged>) -> Result<(), AdminError> {
+    pub(crate) fn extend(
+        &mut self,
+        records: impl IntoIterator<Item = Tagged>,
+    ) -> Result<(), RepositoryError> {
         for record in records {
             if self.buffer.len() >= self.limit {
                 self.make_room()?;
@@ -61,7 +64,7 @@ impl Sorter {
     }
 
     /// Removes duplicates from the buffer, and spills it if that does not make it half empty.
-    fn make_room(&mut self) -> Result<(), AdminError> {
+    fn make_room(&mut self) -> Result<(), RepositoryError> {
         self.sort_buffer();
         if self.buffer.len() > self.limit / 2 {
             self.spill()?;
@@ -80,7 +83,7 @@ impl Sorter {
         });
     }
 
-    fn spill(&mut self) -> Result<(), AdminError> {
+    fn spill(&mut self) -> Result<(), RepositoryError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut writer = self.run()?;
         for record in &buffer {
@@ -97,13 +100,13 @@ impl Sorter {
         Ok(())
     }
 
-    fn run(&self) -> Result<RunWriter<'_>, AdminError> {
+    fn run(&self) -> Result<RunWriter<'_>, RepositoryError> {
         let file = nameless(&*self.disk, &self.folder).map_err(spilling(&self.folder))?;
         Ok(RunWriter { sorter: self, file, len: 0, buffer: Vec::with_capacity(READ + Tagged::LEN) })
     }
 
     /// Merges all runs into one.
-    fn merge(&mut self) -> Result<Run, AdminError> {
+    fn merge(&mut self) -> Result<Run, RepositoryError> {
         let runs = std::mem::take(&mut self.runs);
         let mut writer = self.run()?;
         for record in Merge::of(&runs, &self.folder)? {
@@ -113,7 +116,7 @@ impl Sorter {
     }
 
     /// Returns the set of all records.
-    pub(crate) fn finish(mut self) -> Result<SortedSet, AdminError> {
+    pub(crate) fn finish(mut self) -> Result<SortedSet, RepositoryError> {
         self.sort_buffer();
         if self.runs.is_empty() {
             return Ok(SortedSet { folder: self.folder, memory: self.buffer, run: None });
@@ -152,8 +155,8 @@ fn nameless(disk: &dyn Disk, folder: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn spilling(folder: &Path) -> impl FnOnce(io::Error) -> AdminError {
-    AdminError::file("sorting in", folder)
+fn spilling(folder: &Path) -> impl FnOnce(io::Error) -> RepositoryError {
+    RepositoryError::file("sorting in", folder)
 }
 
 struct RunWriter<'s> {
@@ -164,7 +167,7 @@ struct RunWriter<'s> {
 }
 
 impl RunWriter<'_> {
-    fn push(&mut self, record: &Tagged) -> Result<(), AdminError> {
+    fn push(&mut self, record: &Tagged) -> Result<(), RepositoryError> {
         record.encode(&mut self.buffer);
         if self.buffer.len() >= READ {
             self.write()?;
@@ -172,7 +175,7 @@ impl RunWriter<'_> {
         Ok(())
     }
 
-    fn write(&mut self) -> Result<(), AdminError> {
+    fn write(&mut self) -> Result<(), RepositoryError> {
         let written = self.sorter.disk.write(&self.file, &self.buffer);
         written.map_err(spilling(&self.sorter.folder))?;
         self.len += self.buffer.len() as u64;
@@ -180,7 +183,7 @@ impl RunWriter<'_> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Run, AdminError> {
+    fn finish(mut self) -> Result<Run, RepositoryError> {
         self.write()?;
         Ok(Run { file: Arc::new(self.file), len: self.len })
     }
@@ -222,7 +225,7 @@ struct Merge {
 }
 
 impl Merge {
-    fn of(runs: &[Run], folder: &Path) -> Result<Self, AdminError> {
+    fn of(runs: &[Run], folder: &Path) -> Result<Self, RepositoryError> {
         let readers: Vec<_> = runs.iter().map(RunReader::new).collect();
         let mut merge = Self { readers, heap: BinaryHeap::new(), folder: folder.to_owned() };
         for number in 0..merge.readers.len() {
@@ -231,7 +234,7 @@ impl Merge {
         Ok(merge)
     }
 
-    fn refill(&mut self, number: usize) -> Result<(), AdminError> {
+    fn refill(&mut self, number: usize) -> Result<(), RepositoryError> {
         let Some(reader) = self.readers.get_mut(number) else { return Ok(()) };
         if let Some(record) = reader.next().map_err(spilling(&self.folder))? {
             self.heap.push(Reverse((record, number)));
@@ -239,7 +242,7 @@ impl Merge {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<Option<Tagged>, AdminError> {
+    fn step(&mut self) -> Result<Option<Tagged>, RepositoryError> {
         let Some(Reverse((mut first, number))) = self.heap.pop() else { return Ok(None) };
         self.refill(number)?;
         while let Some(Reverse((next, number))) = self.heap.peek().copied() {
@@ -255,7 +258,7 @@ impl Merge {
 }
 
 impl Iterator for Merge {
-    type Item = Result<Tagged, AdminError>;
+    type Item = Result<Tagged, RepositoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.step().transpose()
@@ -282,7 +285,7 @@ pub(crate) struct SetIter<'s> {
 }
 
 impl Iterator for SetIter<'_> {
-    type Item = Result<Tagged, AdminError>;
+    type Item = Result<Tagged, RepositoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match &mut self.reader {
@@ -298,8 +301,8 @@ impl Iterator for SetIter<'_> {
 /// Returns the records of the first sequence that are not in the second; both are sorted.
 pub(crate) fn minus<A, B>(first: A, second: B) -> Minus<A, B>
 where
-    A: Iterator<Item = Result<Tagged, AdminError>>,
-    B: Iterator<Item = Result<Tagged, AdminError>>,
+    A: Iterator<Item = Result<Tagged, RepositoryError>>,
+    B: Iterator<Item = Result<Tagged, RepositoryError>>,
 {
     Minus { first, second, next: None, ended: false }
 }
@@ -314,11 +317,11 @@ pub(crate) struct Minus<A, B> {
 
 impl<A, B> Minus<A, B>
 where
-    A: Iterator<Item = Result<Tagged, AdminError>>,
-    B: Iterator<Item = Result<Tagged, AdminError>>,
+    A: Iterator<Item = Result<Tagged, RepositoryError>>,
+    B: Iterator<Item = Result<Tagged, RepositoryError>>,
 {
     /// Moves the second sequence up to a record, and returns whether it has that record.
-    fn has(&mut self, wanted: &Tagged) -> Result<bool, AdminError> {
+    fn has(&mut self, wanted: &Tagged) -> Result<bool, RepositoryError> {
         while !self.ended && self.next.is_none_or(|next| next.record < wanted.record) {
             self.next = self.second.next().transpose()?;
             self.ended = self.next.is_none();
@@ -329,10 +332,10 @@ where
 
 impl<A, B> Iterator for Minus<A, B>
 where
-    A: Iterator<Item = Result<Tagged, AdminError>>,
-    B: Iterator<Item = Result<Tagged, AdminError>>,
+    A: Iterator<Item = Result<Tagged, RepositoryError>>,
+    B: Iterator<Item = Result<Tagged, RepositoryError>>,
 {
-    type Item = Result<Tagged, AdminError>;
+    type Item = Result<Tagged, RepositoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -366,7 +369,7 @@ mod tests {
         Tagged { record: Record(bytes), owner: Owner(owner) }
     }
 
-    fn collected(records: impl Iterator<Item = Result<Tagged, AdminError>>) -> Vec<Tagged> {
+    fn collected(records: impl Iterator<Item = Result<Tagged, RepositoryError>>) -> Vec<Tagged> {
         records.collect::<Result<_, _>>().unwrap()
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use esker_format::catalog::Catalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{AdminError, DATABASE_MAX, signed::read_object};
+use esker_repository::{DATABASE_MAX, RepositoryError, signed::read_object};
 use esker_store::{Disk, Sink, read_file, replace};
 
 use super::list::HashList;
@@ -38,28 +38,28 @@ impl<'r> HashLists<'r> {
     }
 
     /// Returns the list of a catalog; none if the storage does not have the catalog and the list was never made.
-    pub(crate) fn get(&self, catalog: &ContentHash) -> Result<Option<HashList>, AdminError> {
+    pub(crate) fn get(&self, catalog: &ContentHash) -> Result<Option<HashList>, RepositoryError> {
         if let Some(list) = self.path(catalog).and_then(|path| self.read(&path)) {
             return Ok(Some(list));
         }
         match self.make(catalog) {
             Ok(list) => Ok(Some(list)),
-            Err(AdminError::Missing { .. }) => Ok(None),
-            Err(AdminError::Corrupt { .. } | AdminError::Compressed { .. } | AdminError::Catalog { .. })
-                if self.lenient =>
-            {
-                Ok(None)
-            }
+            Err(RepositoryError::Missing { .. }) => Ok(None),
+            Err(
+                RepositoryError::Corrupt { .. }
+                | RepositoryError::Compressed { .. }
+                | RepositoryError::Catalog { .. },
+            ) if self.lenient => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn make(&self, catalog: &ContentHash) -> Result<HashList, AdminError> {
+    fn make(&self, catalog: &ContentHash) -> Result<HashList, RepositoryError> {
         let name = ObjectName::new(*catalog, ObjectKind::Catalog);
         let what = format!("catalog {catalog}");
         let bytes = read_object(self.sink, &name, None, DATABASE_MAX, &what)?;
         let opened = Catalog::open(bytes).and_then(|catalog| HashList::of(&catalog));
-        let list = opened.map_err(|source| AdminError::Catalog { what, source })?;
+        let list = opened.map_err(|source| RepositoryError::Catalog { what, source })?;
         self.keep(catalog, &list);
         Ok(list)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use parking_lot::Mutex;
 
 use super::parallel;
@@ -35,7 +35,7 @@ impl Closure {
         roots: &[ContentHash],
         threads: usize,
         stop: &AtomicBool,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         let mut closure = Self::default();
         let mut level: Vec<(ContentHash, Owner)> =
             roots.iter().enumerate().map(|(number, root)| (*root, Owner::of(number))).collect();
@@ -79,7 +79,7 @@ impl Closure {
         sorter: &mut Sorter,
         threads: usize,
         stop: &AtomicBool,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         let mut catalogs: Vec<_> = self.catalogs.iter().map(|(catalog, owner)| (*catalog, *owner)).collect();
         catalogs.sort_unstable();
         let sorter = Mutex::new(sorter);

@@ -7,7 +7,7 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
-use esker_repository::{AdminError, Storage, signed::SMALL_FILE_MAX};
+use esker_repository::{RepositoryError, Storage, signed::SMALL_FILE_MAX};
 use esker_store::{Disk as _, RealDisk, read_file};
 use serde::Serialize;
 
@@ -40,10 +40,10 @@ pub struct ListedRepository {
 }
 
 /// Lists the repositories in a folder by name, from two small files of each; none if the folder is missing.
-pub fn list_repositories(storage: &Path, now: UnixTime) -> Result<Vec<ListedRepository>, AdminError> {
+pub fn list_repositories(storage: &Path, now: UnixTime) -> Result<Vec<ListedRepository>, RepositoryError> {
     let names = match RealDisk::SERVED.list(storage) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(AdminError::file("listing", storage))?,
+        other => other.map_err(RepositoryError::file("listing", storage))?,
     };
     let names = names.iter().filter_map(|name| RepositoryName::parse(name.to_str()?).ok());
     let mut all: Vec<_> = names.filter_map(|name| describe(storage, &name, now)).collect();
@@ -58,7 +58,7 @@ fn describe(storage: &Path, name: &RepositoryName, now: UnixTime) -> Option<List
     let is_no_folder = |error: &io::Error| error.kind() == io::ErrorKind::NotADirectory;
     let stored = match Storage::open(&folder) {
         Ok(storage) => Some(storage).filter(|storage| !storage.is_folder()),
-        Err(AdminError::File { source, .. }) if is_no_folder(&source) => return None,
+        Err(RepositoryError::File { source, .. }) if is_no_folder(&source) => return None,
         Err(error) => {
             problems.push(causes(&error));
             None

@@ -6,7 +6,7 @@ use esker_format::certificate::Certificate;
 use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
 use esker_repository::{
-    AdminError, KeyFolder, NEXT_CERTIFICATE, Storage,
+    KeyFolder, NEXT_CERTIFICATE, RepositoryError, Storage,
     signed::{SignedFiles, is_of},
 };
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub fn list_certificates(
     root: &Path,
     name: &RepositoryName,
     keys: &KeyFolder,
-) -> Result<Vec<ListedCertificate>, AdminError> {
+) -> Result<Vec<ListedCertificate>, RepositoryError> {
     let signed = SignedFiles::read(&**Storage::open(root)?.sink(), name)?;
     let whitelist = signed.whitelist(name)?;
     let head = Certificate::parse(&signed.certificate).ok();

@@ -22,9 +22,10 @@ use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::head::{signed_whitelist, whitelist_text};
 use esker_format::write::signer::Purpose;
-use esker_repository::{AdminError, Disks, KeyFolder, signed::SignedFiles};
+use esker_repository::{Disks, KeyFolder, RepositoryError, signed::SignedFiles};
 use esker_store::Swap;
 
+use super::error::KeysError;
 use crate::resign::{Draft, Resign, Resigned, explain, open};
 
 const REQUEST: &str = "esker-sign-request 1";
@@ -57,7 +58,7 @@ impl SignRequest {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<(Self, Resigned), AdminError> {
+    ) -> Result<(Self, Resigned), KeysError> {
         let storage = open(&Disks::default(), root)?;
         let Draft { whitelist, algorithm, told, .. } = resign.draft(&**storage.sink(), name, keys, now)?;
         Ok((Self { name: name.clone(), algorithm, whitelist }, told))
@@ -102,13 +103,13 @@ impl SignRequest {
     }
 
     /// Reads a request.
-    pub fn parse(text: &str) -> Result<Self, AdminError> {
+    pub fn parse(text: &str) -> Result<Self, KeysError> {
         let (request, rest) = Self::parse_body(text, REQUEST)?;
         if rest.is_empty() { Ok(request) } else { Err(refused("there is more after the whitelist")) }
     }
 
     /// Reads a request or the part of an answer that equals it, and returns the lines after it.
-    fn parse_body<'t>(text: &'t str, first: &str) -> Result<(Self, Vec<&'t str>), AdminError> {
+    fn parse_body<'t>(text: &'t str, first: &str) -> Result<(Self, Vec<&'t str>), KeysError> {
         if text.len() > LENGTH_MAX {
             return Err(refused("it is too long"));
         }
@@ -157,9 +158,9 @@ impl SignRequest {
     }
 
     /// Signs with the master key in a file, or that of the folder.
-    pub fn sign(&self, keys: &KeyFolder, master: Option<&Path>) -> Result<SignAnswer, AdminError> {
+    pub fn sign(&self, keys: &KeyFolder, master: Option<&Path>) -> Result<SignAnswer, KeysError> {
         let signer = keys.master(master)?;
-        let signature = signer.sign(Purpose::Whitelist, &self.hash()).map_err(AdminError::Signing)?;
+        let signature = signer.sign(Purpose::Whitelist, &self.hash()).map_err(RepositoryError::Signing)?;
         Ok(SignAnswer { request: self.clone(), signature })
     }
 }
@@ -176,7 +177,7 @@ impl SignAnswer {
     }
 
     /// Reads an answer.
-    pub fn parse(text: &str) -> Result<Self, AdminError> {
+    pub fn parse(text: &str) -> Result<Self, KeysError> {
         let (request, rest) = SignRequest::parse_body(text, ANSWER)?;
         let [line] = rest[..] else { return Err(refused("there is not one signature after the whitelist")) };
         let signature = line.strip_prefix("signature ").and_then(bytes);
@@ -201,7 +202,7 @@ impl SignAnswer {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), KeysError> {
         let disks = Disks::default();
         let storage = open(&disks, root)?;
         let sink = &**storage.sink();
@@ -218,13 +219,13 @@ impl SignAnswer {
         after.verify(name, &public, now).map_err(|error| explain(error, &keys.master_key_file(), keys))?;
         match sink.replace_root(whitelist::PATH, &after.whitelist, Some(&published))? {
             Swap::Replaced => Ok(()),
-            Swap::Moved => Err(AdminError::Moving),
+            Swap::Moved => Err(RepositoryError::Moving.into()),
         }
     }
 }
 
-fn refused(reason: &str) -> AdminError {
-    AdminError::SignRequest(reason.to_owned())
+fn refused(reason: &str) -> KeysError {
+    KeysError::SignRequest(reason.to_owned())
 }
 
 /// Reads hexadecimal digits.

@@ -17,12 +17,13 @@ use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_repository::{
-    AdminError, Disks, KeyFolder, Repository, Storage, TokenKey,
+    Disks, KeyFolder, Repository, RepositoryError, Storage, TokenKey,
     settings::sign_head,
     signed::{SignedFiles, is_of},
 };
 use serde::Serialize;
 
+use super::error::KeysError;
 use crate::resign::{Resign, Resigned};
 
 /// Replacement of the publisher's key.
@@ -63,7 +64,7 @@ impl Rotate {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<Rotated, AdminError> {
+    ) -> Result<Rotated, KeysError> {
         self.start_on(&Disks::default(), root, name, keys, now)
     }
 
@@ -75,12 +76,12 @@ impl Rotate {
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<Rotated, AdminError> {
+    ) -> Result<Rotated, KeysError> {
         let next = keys.next_certificate()?;
         let old = keys.certificate_in("old.crt")?;
         if next.is_none() && old.is_some() {
             let text = "the one before is not finished; publish, and then finish it";
-            return Err(AdminError::Rotation(text.to_owned()));
+            return Err(KeysError::Rotation(text.to_owned()));
         }
         let signed = SignedFiles::read(&**Storage::open_on(disks, root)?.sink(), name)?;
         let algorithm = signed.whitelist(name)?.fingerprints.first().map(ContentHash::algorithm);
@@ -88,7 +89,9 @@ impl Rotate {
         let next = match (next, &self.token) {
             (Some(next), _) => next,
             (None, Some(token)) => keys.take_next(disks, token)?,
-            (None, None) => keys.make_next(disks, now, self.certificate_days, self.encrypt)?,
+            (None, None) => keys
+                .make_next(disks, now, self.certificate_days, self.encrypt)?
+                .ok_or_else(|| KeysError::Rotation("the new certificate is gone".to_owned()))?,
         };
         let mut told = Rotated {
             new: next.fingerprint(algorithm).to_fingerprint(),
@@ -101,7 +104,9 @@ impl Rotate {
         if !signed.lists(name, &next)? {
             match self.resign.run_on(disks, root, name, keys, now) {
                 Ok(resigned) => told.whitelist = Some(resigned),
-                Err(AdminError::NoKey { path, .. }) if path == keys.master_key_file() => {
+                Err(KeysError::Repository(RepositoryError::NoKey { path, .. }))
+                    if path == keys.master_key_file() =>
+                {
                     told.needs_signature = true;
                     return Ok(told);
                 }
@@ -120,13 +125,13 @@ impl Rotate {
         root: &Path,
         name: &RepositoryName,
         keys: &KeyFolder,
-        open: impl FnOnce() -> Result<Repository, AdminError>,
+        open: impl FnOnce() -> Result<Repository, RepositoryError>,
         now: UnixTime,
-    ) -> Result<Rotated, AdminError> {
+    ) -> Result<Rotated, KeysError> {
         let old = keys.certificate_in("old.crt")?;
         let (Some(old), None) = (old, keys.next_certificate()?) else {
             let text = "there is none to finish; a rotation starts with `esker key rotate NAME`";
-            return Err(AdminError::Rotation(text.to_owned()));
+            return Err(KeysError::Rotation(text.to_owned()));
         };
         let own = keys.publisher_certificate()?;
         let disks = Disks::default();
@@ -151,7 +156,9 @@ impl Rotate {
             let resign = Resign { drop: listed, ..self.resign.clone() };
             match resign.run(root, name, keys, now) {
                 Ok(resigned) => told.whitelist = Some(resigned),
-                Err(AdminError::NoKey { path, .. }) if path == keys.master_key_file() => {
+                Err(KeysError::Repository(RepositoryError::NoKey { path, .. }))
+                    if path == keys.master_key_file() =>
+                {
                     told.needs_signature = true;
                     return Ok(told);
                 }

@@ -9,7 +9,7 @@ use esker_format::time::UnixTime;
 use esker_format::write::reflog::ReflogDraft;
 use esker_format::{manifest, whitelist};
 use esker_repository::{
-    AdminError, DATABASE_MAX, LOCK_WAIT,
+    DATABASE_MAX, LOCK_WAIT, RepositoryError,
     head::{RootLock, wait_for_lock},
     spool::remember_reflog,
 };
@@ -65,7 +65,7 @@ impl Replicate<'_> {
         offer: &Offer,
         prepared: &Prepared,
         now: UnixTime,
-    ) -> Result<Switched, AdminError> {
+    ) -> Result<Switched, RepositoryError> {
         (self.progress)(ReplicateProgress::Commit);
         let sink = &*replica.sink;
         let lock = wait_for_lock(&replica.storage, true, (Some(LOCK_WAIT), |_| {}), &self.stop)?;
@@ -88,7 +88,7 @@ impl Replicate<'_> {
                     None if sink.len_of(&name)?.is_some() => {}
                     None => {
                         let what = "a staged catalog".to_owned();
-                        return Err(AdminError::Missing { what, object: name.to_string() });
+                        return Err(RepositoryError::Missing { what, object: name.to_string() });
                     }
                 }
             }
@@ -117,20 +117,25 @@ impl Replicate<'_> {
     }
 
     /// Writes the time of a successful replication.
-    pub(super) fn set_status(&self, replica: &Replica, now: UnixTime) -> Result<(), AdminError> {
+    pub(super) fn set_status(&self, replica: &Replica, now: UnixTime) -> Result<(), RepositoryError> {
         let date = status_file::date(now);
         status_file::set(&*replica.sink, &[("last_snapshot", &date)])?;
         Ok(replica.sink.put_root(LAST, format!("{date}\n").as_bytes())?)
     }
 
     /// Brings the checksum of the reflog up to date where CernVM-FS compares it: its collect refuses any other reflog.
-    pub(super) fn tell_spool(&self, offer: &Offer, reflog: &[u8]) -> Result<(), AdminError> {
+    pub(super) fn tell_spool(&self, offer: &Offer, reflog: &[u8]) -> Result<(), RepositoryError> {
         let Some(spool) = &self.spool else { return Ok(()) };
         let hash = ContentHash::of(offer.head.hash_algorithm(), reflog);
         remember_reflog(&*self.disks.served, spool, &hash)
     }
 
-    fn reflog(&self, replica: &Replica, prepared: &Prepared, now: UnixTime) -> Result<Vec<u8>, AdminError> {
+    fn reflog(
+        &self,
+        replica: &Replica,
+        prepared: &Prepared,
+        now: UnixTime,
+    ) -> Result<Vec<u8>, RepositoryError> {
         let stored = replica.sink.read(reflog::PATH, DATABASE_MAX)?;
         let known = stored.and_then(|bytes| Reflog::parse(&bytes).ok());
         let listed: HashSet<ObjectName> =
@@ -148,13 +153,13 @@ impl Replicate<'_> {
     }
 
     /// Reads the root catalog back: heads without their root catalog were published by other programs.
-    fn check_root(&self, replica: &Replica, offer: &Offer) -> Result<(), AdminError> {
+    fn check_root(&self, replica: &Replica, offer: &Offer) -> Result<(), RepositoryError> {
         let root = offer.head.root_catalog();
         match replica.stored(&root, DATABASE_MAX)? {
             Some(_) => Ok(()),
             None => {
                 let what = "the root catalog of the new head".to_owned();
-                Err(AdminError::Missing { what, object: root.to_string() })
+                Err(RepositoryError::Missing { what, object: root.to_string() })
             }
         }
     }
@@ -162,7 +167,7 @@ impl Replicate<'_> {
 
 /// Takes the objects of the new head off the list of condemned ones; false if a collect began or ended since the replica
 /// was compared, or deleted one of them.
-fn keep(replica: &Replica, prepared: &Prepared) -> Result<bool, AdminError> {
+fn keep(replica: &Replica, prepared: &Prepared) -> Result<bool, RepositoryError> {
     let Some(folder) = replica.condemned() else { return Ok(true) };
     if Some(folder.collections()?) != prepared.collections {
         return Ok(false);

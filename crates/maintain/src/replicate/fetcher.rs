@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use esker_format::hash::ContentHash;
 use esker_format::object::ObjectName;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use esker_store::{Callback, StoreError, Stored, Urgency};
 use parking_lot::{Condvar, Mutex};
 
+use super::error::ReplicateError;
 use super::options::{Replicate, ReplicateProgress};
 use super::origin::{Origin, is_missing};
 use super::replica::Replica;
@@ -46,7 +47,7 @@ pub(super) struct Fetcher<'f> {
     freed: Condvar,
     large: Mutex<()>,
     failed: AtomicBool,
-    failure: Mutex<Option<AdminError>>,
+    failure: Mutex<Option<ReplicateError>>,
     lost: Mutex<HashSet<ObjectName>>,
     unchecked: AtomicU64,
     flushed: Mutex<Instant>,
@@ -94,7 +95,7 @@ impl<'f> Fetcher<'f> {
     }
 
     /// Returns true if an object is stored.
-    pub(super) fn is_here(&self, name: &ObjectName) -> Result<bool, AdminError> {
+    pub(super) fn is_here(&self, name: &ObjectName) -> Result<bool, RepositoryError> {
         Ok(match self.replica.sink.len_of(name)? {
             None => false,
             // Crashes of file systems and full disks leave empty files; only few objects have no byte.
@@ -104,7 +105,7 @@ impl<'f> Fetcher<'f> {
     }
 
     /// Fails if a folder has too little space for so many further bytes.
-    fn check_space(&self, more: u64) -> Result<(), AdminError> {
+    fn check_space(&self, more: u64) -> Result<(), ReplicateError> {
         match self.replica.sink.folder() {
             Some(folder) => space::check(folder, more, self.options.reserve),
             None => Ok(()),
@@ -113,7 +114,7 @@ impl<'f> Fetcher<'f> {
 
     /// Returns the objects of a set that object storage does not have, by one pass over its listing if the set is large:
     /// a request for each object would take longer.
-    fn absent(&self, wanted: &SortedSet) -> Result<Option<SortedSet>, AdminError> {
+    fn absent(&self, wanted: &SortedSet) -> Result<Option<SortedSet>, RepositoryError> {
         if self.replica.storage.is_folder() || wanted.len() < LISTED_FROM {
             return Ok(None);
         }
@@ -140,7 +141,7 @@ impl<'f> Fetcher<'f> {
         &self,
         wanted: &SortedSet,
         required: bool,
-    ) -> Result<HashSet<ObjectName>, AdminError> {
+    ) -> Result<HashSet<ObjectName>, ReplicateError> {
         self.check_space(0)?;
         self.total.fetch_add(wanted.len(), Ordering::Relaxed);
         let absent = self.absent(wanted)?;
@@ -160,7 +161,7 @@ impl<'f> Fetcher<'f> {
             drop(sender);
         });
         if self.options.stop.load(Ordering::Relaxed) {
-            self.fail(AdminError::Interrupted);
+            self.fail(RepositoryError::Interrupted.into());
         }
         if let Some(error) = self.failure.lock().take() {
             // The next run need not fetch again what arrived; the error that matters is the first one.
@@ -177,12 +178,12 @@ impl<'f> Fetcher<'f> {
         wanted: &SortedSet,
         is_absent: bool,
         sender: &Sender<Arrived>,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), ReplicateError> {
         for tagged in wanted.iter() {
             let tagged = tagged?;
             let Some(name) = tagged.record.name() else { continue };
             if self.options.stop.load(Ordering::Relaxed) {
-                return Err(AdminError::Interrupted);
+                return Err(RepositoryError::Interrupted.into());
             }
             if self.failed.load(Ordering::Relaxed) {
                 return Ok(());
@@ -258,7 +259,7 @@ impl<'f> Fetcher<'f> {
         name: ObjectName,
         outcome: Result<Stored, StoreError>,
         required: bool,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), ReplicateError> {
         let stored = match outcome {
             _ if self.options.stop.load(Ordering::Relaxed) => return Ok(()),
             // After a failure too: the next run need not fetch it again.
@@ -276,7 +277,7 @@ impl<'f> Fetcher<'f> {
             self.check_space(len)?;
         }
         let path = name.path();
-        let bytes = stored.into_bytes().map_err(AdminError::file("reading back", path.as_ref()))?;
+        let bytes = stored.into_bytes().map_err(RepositoryError::file("reading back", path.as_ref()))?;
         // It is not here, or empty.
         self.replica.sink.put_anew(&name, &bytes)?;
         self.objects.fetch_add(1, Ordering::Relaxed);
@@ -286,7 +287,7 @@ impl<'f> Fetcher<'f> {
     }
 
     /// Makes objects durable from time to time, so that a run that is killed loses little over a slow network.
-    fn flush_in_time(&self) -> Result<(), AdminError> {
+    fn flush_in_time(&self) -> Result<(), ReplicateError> {
         let Some(mut flushed) = self.flushed.try_lock() else { return Ok(()) };
         if flushed.elapsed() < FLUSH_EVERY {
             return Ok(());
@@ -310,7 +311,7 @@ impl<'f> Fetcher<'f> {
     }
 
     /// Keeps the first failure; what is requested still arrives and is dropped.
-    fn fail(&self, error: AdminError) {
+    fn fail(&self, error: ReplicateError) {
         self.failed.store(true, Ordering::Relaxed);
         self.failure.lock().get_or_insert(error);
         self.freed.notify_all();

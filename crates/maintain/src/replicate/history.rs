@@ -6,7 +6,7 @@ use esker_format::hash::ContentHash;
 use esker_format::history::History;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::trust::VerifiedHead;
-use esker_repository::{AdminError, HISTORY_MAX, signed::decoded_object};
+use esker_repository::{HISTORY_MAX, RepositoryError, signed::decoded_object};
 use esker_store::LargeBytes;
 
 use super::options::{Replicate, RevisionLimit};
@@ -38,19 +38,19 @@ impl CopiedHistory {
         origin: &Origin,
         replica: &Replica,
         head: &VerifiedHead,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         let Some(object) = head.history() else { return Ok(Self::default()) };
         let stored = match replica.stored(&object, HISTORY_MAX)? {
             Some(here) => Some(here),
             None => origin.object(&object, head.path(object), HISTORY_MAX)?,
         };
-        let missing = || AdminError::Missing {
+        let missing = || RepositoryError::Missing {
             what: format!("the history of the head on {}", origin.source.describe()),
             object: object.to_string(),
         };
         let stored = stored.ok_or_else(missing)?;
         let plain = decoded_object(&stored, &object, None, (HISTORY_MAX, &origin.spool), "the history")?;
-        let parsed = History::parse(&plain).map_err(AdminError::History)?;
+        let parsed = History::parse(&plain).map_err(RepositoryError::History)?;
         let revisions = select(&parsed, head, options.revisions);
         Ok(Self { object: Some((object, stored)), revisions })
     }

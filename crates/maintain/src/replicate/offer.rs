@@ -11,7 +11,7 @@ use esker_format::time::UnixTime;
 use esker_format::trust::{self, AcceptedHead, ClaimedHead, Evidence, TrustError, VerifiedHead};
 use esker_format::whitelist::{self, Whitelist};
 use esker_repository::{
-    AdminError,
+    RepositoryError,
     signed::{SMALL_FILE_MAX, decoded_object},
 };
 use esker_store::{Cause, Check, LargeBytes};
@@ -35,10 +35,12 @@ impl Offer {
         replica: &Replica,
         (name, keys): (&RepositoryName, &MasterKeys),
         now: UnixTime,
-    ) -> Result<Self, AdminError> {
-        let untrusted =
-            |source: TrustError| AdminError::Untrusted { name: name.to_string(), source: Box::new(source) };
-        let missing = |what: &str, object: String| AdminError::Missing {
+    ) -> Result<Self, RepositoryError> {
+        let untrusted = |source: TrustError| RepositoryError::Untrusted {
+            name: name.to_string(),
+            source: Box::new(source),
+        };
+        let missing = |what: &str, object: String| RepositoryError::Missing {
             what: format!("{what} on {}", origin.source.describe()),
             object,
         };
@@ -81,7 +83,7 @@ impl Offer {
 }
 
 /// Returns the head of the replica; none if there is none that can be read.
-fn seen(replica: &Replica) -> Result<Option<AcceptedHead>, AdminError> {
+fn seen(replica: &Replica) -> Result<Option<AcceptedHead>, RepositoryError> {
     let Some(head) = replica.manifest()?.and_then(|bytes| Manifest::parse(&bytes).ok()) else {
         return Ok(None);
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_format::object::ObjectName;
-use esker_repository::{AdminError, DATABASE_MAX};
+use esker_repository::{DATABASE_MAX, RepositoryError};
 use esker_store::{
     Callback, Cause, Check, Fetch, FolderSpool, LargeBytes, Priority, Source, StoreError, Urgency,
 };
@@ -29,7 +29,7 @@ impl Origin {
         path: &str,
         limit: u64,
         check: Option<Check>,
-    ) -> Result<Option<Vec<u8>>, AdminError> {
+    ) -> Result<Option<Vec<u8>>, RepositoryError> {
         let fetch = Fetch { fresh: true, check, ..Fetch::new(path, path, limit) };
         Ok(self.read(&*self.source, fetch)?.map(LargeBytes::into_vec))
     }
@@ -40,17 +40,17 @@ impl Origin {
         name: &ObjectName,
         path: String,
         limit: u64,
-    ) -> Result<Option<LargeBytes>, AdminError> {
+    ) -> Result<Option<LargeBytes>, RepositoryError> {
         self.read(&*self.objects, Fetch { path, limit, ..self.fetch(name, None, Urgency::Demand) })
     }
 
-    fn read(&self, source: &dyn Source, fetch: Fetch) -> Result<Option<LargeBytes>, AdminError> {
+    fn read(&self, source: &dyn Source, fetch: Fetch) -> Result<Option<LargeBytes>, RepositoryError> {
         let path = fetch.path.clone();
         // A server may never answer.
         let is_stopped = || self.stop.load(Ordering::Relaxed);
         match Callback::wait_unless(|answered| source.fetch(fetch, answered), is_stopped) {
             Ok(stored) => {
-                let unread = AdminError::file("fetching", path.as_ref());
+                let unread = RepositoryError::file("fetching", path.as_ref());
                 LargeBytes::of_stored(stored, &self.spool).map(Some).map_err(unread)
             }
             Err(error) if is_missing(&error) => Ok(None),

@@ -16,7 +16,7 @@ use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 use esker_repository::{
-    AdminError, DATABASE_MAX, Disks, MASTER_REPLICA, ReplicaState, Storage,
+    DATABASE_MAX, Disks, MASTER_REPLICA, ReplicaState, RepositoryError, Storage,
     condemned::CondemnedFolder,
     replica_state::{FOLDER, SHARED, STATE},
     signed::SMALL_FILE_MAX,
@@ -40,7 +40,11 @@ pub(super) struct Replica {
 
 impl Replica {
     /// Opens a replica for a run, and makes it if it does not exist.
-    pub(super) fn open(storage: Storage, disks: &Disks, name: &RepositoryName) -> Result<Self, AdminError> {
+    pub(super) fn open(
+        storage: Storage,
+        disks: &Disks,
+        name: &RepositoryName,
+    ) -> Result<Self, RepositoryError> {
         let mut replica = Self::look(storage, disks, name)?;
         // A bucket is asked whether it exists, once.
         let is_made = if replica.storage.is_folder() {
@@ -55,10 +59,10 @@ impl Replica {
         let state = state::make(disks, replica.storage.place())?;
         let folder = state.join(FOLDER);
         let catalogs = folder.join(CATALOGS);
-        make_dirs(&*disks.private, &catalogs).map_err(AdminError::file("making folder", &catalogs))?;
+        make_dirs(&*disks.private, &catalogs).map_err(RepositoryError::file("making folder", &catalogs))?;
         let path = folder.join(LOCK);
-        let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
-        replica.lock = Some(locking.or_held(AdminError::locked(replica.storage.describe()))?);
+        let locking = FileLock::try_take(&path).map_err(RepositoryError::file("locking", &path))?;
+        replica.lock = Some(locking.or_held(RepositoryError::locked(replica.storage.describe()))?);
         // Another run may have ended since the first look.
         replica.remembered = ReplicaState::of_on(disks, &replica.storage)?;
         replica.state = Some(state);
@@ -68,19 +72,26 @@ impl Replica {
     /// Opens a replica, which may not exist, to read it.
     ///
     /// Fails if there is another repository, or anything that is no repository.
-    pub(super) fn look(storage: Storage, disks: &Disks, name: &RepositoryName) -> Result<Self, AdminError> {
+    pub(super) fn look(
+        storage: Storage,
+        disks: &Disks,
+        name: &RepositoryName,
+    ) -> Result<Self, RepositoryError> {
         storage.refuse_others(disks, Some(name))?;
         let state = state::folder(storage.place());
         let remembered = ReplicaState::of_on(disks, &storage)?;
         if let Some(known) = remembered.as_ref().and_then(ReplicaState::repository)
             && known != name.as_str()
         {
-            return Err(AdminError::OtherRepository { place: storage.describe(), name: known.to_owned() });
+            return Err(RepositoryError::OtherRepository {
+                place: storage.describe(),
+                name: known.to_owned(),
+            });
         }
         let sink = storage.sink().clone();
-        let has = |path: &str| Ok::<_, AdminError>(sink.read(path, SMALL_FILE_MAX)?.is_some());
+        let has = |path: &str| Ok::<_, RepositoryError>(sink.read(path, SMALL_FILE_MAX)?.is_some());
         if remembered.is_none() && has(manifest::PATH)? && has(MASTER_REPLICA)? {
-            return Err(AdminError::NotReplica(storage.describe()));
+            return Err(RepositoryError::NotReplica(storage.describe()));
         }
         Ok(Self {
             storage,
@@ -93,28 +104,32 @@ impl Replica {
     }
 
     /// Returns the manifest; none if there is none yet.
-    pub(super) fn manifest(&self) -> Result<Option<Vec<u8>>, AdminError> {
+    pub(super) fn manifest(&self) -> Result<Option<Vec<u8>>, RepositoryError> {
         self.root_file(manifest::PATH)
     }
 
     /// Reads a file in the root of the repository.
-    pub(super) fn root_file(&self, path: &str) -> Result<Option<Vec<u8>>, AdminError> {
+    pub(super) fn root_file(&self, path: &str) -> Result<Option<Vec<u8>>, RepositoryError> {
         Ok(self.sink.read(path, SMALL_FILE_MAX)?)
     }
 
     /// Removes a file in the root of the repository, if it exists.
-    pub(super) fn remove_root_file(&self, path: &str) -> Result<(), AdminError> {
+    pub(super) fn remove_root_file(&self, path: &str) -> Result<(), RepositoryError> {
         Ok(self.sink.remove_root(path)?)
     }
 
     /// Returns the stored bytes of an object, verified; none if it is missing or damaged.
-    pub(super) fn stored(&self, name: &ObjectName, limit: u64) -> Result<Option<LargeBytes>, AdminError> {
+    pub(super) fn stored(
+        &self,
+        name: &ObjectName,
+        limit: u64,
+    ) -> Result<Option<LargeBytes>, RepositoryError> {
         let path = name.path();
         let mut stored = LargeWriter::new(&self.scratch(), limit);
         if self.sink.read_to(&path, &mut stored)?.is_none() {
             return Ok(None);
         }
-        let bytes = stored.finish().map_err(AdminError::file("reading", path.as_ref()))?;
+        let bytes = stored.finish().map_err(RepositoryError::file("reading", path.as_ref()))?;
         Ok((ContentHash::of(name.hash.algorithm(), &bytes) == name.hash).then_some(bytes))
     }
 
@@ -129,7 +144,7 @@ impl Replica {
     }
 
     /// Returns true if every catalog that is here has its whole subtree, as far as these paths lead to it.
-    pub(super) fn is_complete(&self, paths: &[String]) -> Result<bool, AdminError> {
+    pub(super) fn is_complete(&self, paths: &[String]) -> Result<bool, RepositoryError> {
         let Some(known) = self.remembered.as_ref().filter(|known| known.paths == paths) else {
             return Ok(false);
         };
@@ -138,14 +153,14 @@ impl Replica {
     }
 
     /// Stores what the replica remembers.
-    pub(super) fn remember(&mut self, remembered: ReplicaState) -> Result<(), AdminError> {
+    pub(super) fn remember(&mut self, remembered: ReplicaState) -> Result<(), RepositoryError> {
         let Some(state) = &self.state else { return Ok(()) };
         let path = state.join(FOLDER).join(STATE);
         let text = serde_json::to_vec_pretty(&remembered).expect("a state becomes JSON: its keys are text");
         if let Some(sink) = self.storage.shared() {
             sink.put_root(SHARED, &text)?;
         }
-        persist(&*self.disks.private, &path, &text).map_err(AdminError::file("writing", &path))?;
+        persist(&*self.disks.private, &path, &text).map_err(RepositoryError::file("writing", &path))?;
         self.remembered = Some(remembered);
         Ok(())
     }
@@ -162,17 +177,17 @@ impl Replica {
     }
 
     /// Keeps the stored bytes of a catalog until the head is switched.
-    pub(super) fn stage(&self, catalog: &ContentHash, stored: &[u8]) -> Result<(), AdminError> {
+    pub(super) fn stage(&self, catalog: &ContentHash, stored: &[u8]) -> Result<(), RepositoryError> {
         let Some(folder) = self.staging() else { return Ok(()) };
         let path = folder.join(catalog.to_string());
-        replace(&*self.disks.private, &path, stored).map_err(AdminError::file("writing", &path))
+        replace(&*self.disks.private, &path, stored).map_err(RepositoryError::file("writing", &path))
     }
 
     /// Returns the stored bytes of a staged catalog; none if it is not staged, or damaged.
-    pub(super) fn staged(&self, catalog: &ContentHash) -> Result<Option<LargeBytes>, AdminError> {
+    pub(super) fn staged(&self, catalog: &ContentHash) -> Result<Option<LargeBytes>, RepositoryError> {
         let Some(folder) = self.staging() else { return Ok(None) };
         let path = folder.join(catalog.to_string());
-        let failed = AdminError::file("reading", &path);
+        let failed = RepositoryError::file("reading", &path);
         let stored = match self.disks.private.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
@@ -203,8 +218,8 @@ impl Replica {
     /// Returns which of these objects are condemned; none if nothing is.
     pub(super) fn condemned_of(
         &self,
-        objects: impl Iterator<Item = Result<ObjectName, AdminError>>,
-    ) -> Result<BTreeSet<ObjectName>, AdminError> {
+        objects: impl Iterator<Item = Result<ObjectName, RepositoryError>>,
+    ) -> Result<BTreeSet<ObjectName>, RepositoryError> {
         let list = self.condemned().map(|folder| folder.read()).transpose()?.flatten();
         let Some(list) = list else { return Ok(BTreeSet::new()) };
         let mut found = BTreeSet::new();

@@ -13,10 +13,11 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog;
 use esker_format::time::UnixTime;
 use esker_repository::{
-    AdminError, DATABASE_MAX, ReplicaState, SkippedRevision, Storage, signed::SMALL_FILE_MAX,
+    DATABASE_MAX, ReplicaState, RepositoryError, SkippedRevision, Storage, signed::SMALL_FILE_MAX,
 };
 
 use super::commit::{Prepared, Switched};
+use super::error::ReplicateError;
 use super::fetcher::Fetcher;
 use super::history::{CopiedHistory, Tagged, described};
 use super::offer::Offer;
@@ -47,12 +48,12 @@ const BETWEEN_MAX: usize = 10_000;
 
 impl Replicate<'_> {
     /// Returns what a replication would fetch, and changes nothing.
-    pub fn dry_run(&self, root: &Path, now: UnixTime) -> Result<ReplicationPlan, AdminError> {
+    pub fn dry_run(&self, root: &Path, now: UnixTime) -> Result<ReplicationPlan, ReplicateError> {
         self.dry_run_in(Storage::open_on(&self.disks, root)?, now)
     }
 
     /// Variant of the function above for storage that is open.
-    pub fn dry_run_in(&self, storage: Storage, now: UnixTime) -> Result<ReplicationPlan, AdminError> {
+    pub fn dry_run_in(&self, storage: Storage, now: UnixTime) -> Result<ReplicationPlan, ReplicateError> {
         let keys = self.master_keys()?;
         let replica = Replica::look(storage, &self.disks, &self.name)?;
         let origin = self.origin(&replica);
@@ -95,12 +96,12 @@ impl Replicate<'_> {
 
     /// Replicates into the storage of a place: a folder, which is made if it does not exist, or the object storage that
     /// is remembered there.
-    pub fn run(&self, root: &Path, now: UnixTime) -> Result<Replicated, AdminError> {
+    pub fn run(&self, root: &Path, now: UnixTime) -> Result<Replicated, ReplicateError> {
         self.run_in(Storage::open_on(&self.disks, root)?, now)
     }
 
     /// Variant of the function above for storage that is open.
-    pub fn run_in(&self, storage: Storage, now: UnixTime) -> Result<Replicated, AdminError> {
+    pub fn run_in(&self, storage: Storage, now: UnixTime) -> Result<Replicated, ReplicateError> {
         let begun = Instant::now();
         let keys = self.master_keys()?;
         let mut replica = Replica::open(storage, &self.disks, &self.name)?;
@@ -146,7 +147,7 @@ impl Replicate<'_> {
         state: &mut ReplicaState,
         keys: &MasterKeys,
         now: UnixTime,
-    ) -> Result<Replicated, AdminError> {
+    ) -> Result<Replicated, ReplicateError> {
         let mut done = Replicated::default();
         for _ in 0..ATTEMPTS {
             let origin = self.origin(replica);
@@ -172,11 +173,11 @@ impl Replicate<'_> {
                 return Ok(done);
             }
         }
-        Err(AdminError::Moving)
+        Err(RepositoryError::Moving.into())
     }
 
     /// Returns true if the servers offer exactly the head that is here, with everything that was asked for.
-    fn is_up_to_date(&self, replica: &Replica, offer: &Offer) -> Result<bool, AdminError> {
+    fn is_up_to_date(&self, replica: &Replica, offer: &Offer) -> Result<bool, RepositoryError> {
         let is_same = replica.manifest()?.as_ref() == Some(&offer.manifest)
             && replica.root_file(esker_format::whitelist::PATH)?.as_ref() == Some(&offer.whitelist);
         let revisions = replica.remembered.as_ref().map(|known| known.revisions);
@@ -196,7 +197,7 @@ impl Replicate<'_> {
         offer: &Offer,
         done: &mut Replicated,
         now: UnixTime,
-    ) -> Result<bool, AdminError> {
+    ) -> Result<bool, ReplicateError> {
         let text = format!("{}\n", status_file::date(now));
         replica.sink.put_root(IN_PROGRESS, text.as_bytes())?;
         let before = replica.manifest()?;
@@ -230,7 +231,7 @@ impl Replicate<'_> {
         let mut catalogs: BTreeSet<ContentHash> = BTreeSet::new();
         match walker.catalogs_of(&root, &HashSet::new())? {
             Ok(below) => catalogs.extend(below),
-            Err(what) => return Err(AdminError::Missing { what, object: root.to_string() }),
+            Err(what) => return Err(RepositoryError::Missing { what, object: root.to_string() }.into()),
         }
         prepared.roots.push(root);
         for tagged in history.revisions.iter().chain(&others.between) {
@@ -258,7 +259,7 @@ impl Replicate<'_> {
                 Some(stored) => prepared.small.push((name, stored)),
                 None => {
                     let what = format!("an object that the head names on {}", origin.source.describe());
-                    return Err(AdminError::Missing { what, object: name.to_string() });
+                    return Err(RepositoryError::Missing { what, object: name.to_string() }.into());
                 }
             }
         }
@@ -299,7 +300,7 @@ impl Replicate<'_> {
         walker: &mut Walker<'_>,
         offer: &Offer,
         before: Option<&Manifest>,
-    ) -> Result<(SortedSet, SortedSet), AdminError> {
+    ) -> Result<(SortedSet, SortedSet), ReplicateError> {
         let root = offer.head.root_catalog();
         let (root_path, size) = (Some(offer.head.path(root)), offer.head.root_catalog_size());
         let mut sorter = walker.sorter();
@@ -319,7 +320,7 @@ impl Replicate<'_> {
         origin: &Origin,
         replica: &Replica,
         before: Option<&Manifest>,
-    ) -> Result<Others, AdminError> {
+    ) -> Result<Others, ReplicateError> {
         let history = CopiedHistory::fetch(self, origin, replica, &offer.head)?;
         let mut sorter = walker.sorter();
         let tree = |tagged: &Tagged| Tree { root: tagged.root, root_path: None, size: tagged.size };
@@ -337,7 +338,7 @@ impl Replicate<'_> {
         offer: &Offer,
         before: Option<&Manifest>,
         sorter: &mut Sorter,
-    ) -> Result<Vec<Tagged>, AdminError> {
+    ) -> Result<Vec<Tagged>, ReplicateError> {
         let mut found = Vec::new();
         if before.is_none() || offer.head.garbage_collectable() || self.revisions != RevisionLimit::All {
             return Ok(found);
@@ -354,8 +355,8 @@ impl Replicate<'_> {
         Ok(found)
     }
 
-    fn master_keys(&self) -> Result<MasterKeys, AdminError> {
-        MasterKeys::parse(&self.keys).map_err(|error| AdminError::PublicKey {
+    fn master_keys(&self) -> Result<MasterKeys, RepositoryError> {
+        MasterKeys::parse(&self.keys).map_err(|error| RepositoryError::PublicKey {
             path: format!("of {}", self.name).into(),
             reason: error.to_string(),
         })
@@ -381,7 +382,7 @@ impl Replicate<'_> {
 }
 
 /// Returns true if everything that a head names is here.
-fn has_all_named(replica: &Replica, offer: &Offer) -> Result<bool, AdminError> {
+fn has_all_named(replica: &Replica, offer: &Offer) -> Result<bool, RepositoryError> {
     let head = &offer.head;
     let named = [head.root_catalog(), offer.certificate.0].into_iter();
     let named = named.chain(head.history()).chain(described(head));
@@ -389,6 +390,6 @@ fn has_all_named(replica: &Replica, offer: &Offer) -> Result<bool, AdminError> {
 }
 
 /// Returns the head of the replica; none if there is none that can be read.
-fn head_of(replica: &Replica) -> Result<Option<Manifest>, AdminError> {
+fn head_of(replica: &Replica) -> Result<Option<Manifest>, RepositoryError> {
     Ok(replica.manifest()?.and_then(|bytes| Manifest::parse(&bytes).ok()))
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use esker_format::catalog::Catalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{AdminError, DATABASE_MAX, condemned::Condemned, path, signed::decoded_object};
+use esker_repository::{DATABASE_MAX, RepositoryError, condemned::Condemned, path, signed::decoded_object};
 use esker_store::LargeBytes;
 use parking_lot::Mutex;
 
@@ -100,7 +100,7 @@ impl<'w> Walker<'w> {
         trees: Vec<Tree>,
         required: bool,
         sorter: &mut Sorter,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), RepositoryError> {
         let visit =
             |tree: Tree| Visit { catalog: tree.root, path: Vec::new(), size: tree.size, at: tree.root_path };
         // All revisions at once: each level costs a round trip.
@@ -136,12 +136,12 @@ impl<'w> Walker<'w> {
 
     /// Returns the root catalog of the revision before one whose root catalog was read; none if there is none, or if its
     /// list could not be kept.
-    pub(super) fn previous_of(&self, root: &ContentHash) -> Result<Option<ContentHash>, AdminError> {
+    pub(super) fn previous_of(&self, root: &ContentHash) -> Result<Option<ContentHash>, RepositoryError> {
         Ok(self.lists.get(root)?.and_then(|list| list.previous))
     }
 
     /// Returns true if a catalog is here with everything that it leads to.
-    pub(super) fn is_complete(&self, catalog: &ContentHash) -> Result<bool, AdminError> {
+    pub(super) fn is_complete(&self, catalog: &ContentHash) -> Result<bool, RepositoryError> {
         let name = ObjectName::new(*catalog, ObjectKind::Catalog);
         if !self.trusts || self.replica.sink.len_of(&name)?.is_none() {
             return Ok(false);
@@ -149,18 +149,25 @@ impl<'w> Walker<'w> {
         Ok(!self.condemned.map_or(Ok(false), |list| list.contains(&name))?)
     }
 
-    fn load(&self, visit: &Visit, required: bool, sorter: &Mutex<&mut Sorter>) -> Result<Loaded, AdminError> {
+    fn load(
+        &self,
+        visit: &Visit,
+        required: bool,
+        sorter: &Mutex<&mut Sorter>,
+    ) -> Result<Loaded, RepositoryError> {
         let name = ObjectName::new(visit.catalog, ObjectKind::Catalog);
         let what = format!("the catalog of `{}` in the revision to copy", path::shown(&visit.path));
         let Some(stored) = self.stored(&name, visit)? else {
             if required {
                 let what = format!("{what} on {}", self.origin.source.describe());
-                return Err(AdminError::Missing { what, object: name.to_string() });
+                return Err(RepositoryError::Missing { what, object: name.to_string() });
             }
             return Ok(Loaded::Missing(format!("no server has {what}")));
         };
         match self.read(&stored, &name, visit, &what, sorter) {
-            Err(error @ (AdminError::Compressed { .. } | AdminError::Catalog { .. })) if !required => {
+            Err(error @ (RepositoryError::Compressed { .. } | RepositoryError::Catalog { .. }))
+                if !required =>
+            {
                 Ok(Loaded::Missing(error.to_string()))
             }
             other => other.map(Loaded::Below),
@@ -168,7 +175,7 @@ impl<'w> Walker<'w> {
     }
 
     /// Returns the stored bytes of a catalog; none if no server has it.
-    fn stored(&self, name: &ObjectName, visit: &Visit) -> Result<Option<LargeBytes>, AdminError> {
+    fn stored(&self, name: &ObjectName, visit: &Visit) -> Result<Option<LargeBytes>, RepositoryError> {
         if let Some(staged) = self.replica.staged(&name.hash)? {
             return Ok(Some(staged));
         }
@@ -190,9 +197,9 @@ impl<'w> Walker<'w> {
         visit: &Visit,
         what: &str,
         sorter: &Mutex<&mut Sorter>,
-    ) -> Result<Vec<Visit>, AdminError> {
+    ) -> Result<Vec<Visit>, RepositoryError> {
         let plain = decoded_object(stored, name, visit.size, (DATABASE_MAX, &self.origin.spool), what)?;
-        let unreadable = |source| AdminError::Catalog { what: what.to_owned(), source };
+        let unreadable = |source| RepositoryError::Catalog { what: what.to_owned(), source };
         let catalog = Catalog::open(plain).map_err(unreadable)?;
         let mut objects = Vec::new();
         let list = HashList::with_sizes(&catalog, &mut |record, size| objects.push(sized(record, size)))
@@ -217,7 +224,7 @@ impl<'w> Walker<'w> {
         &self,
         root: &ContentHash,
         lost: &HashSet<ObjectName>,
-    ) -> Result<Result<Vec<ContentHash>, String>, AdminError> {
+    ) -> Result<Result<Vec<ContentHash>, String>, RepositoryError> {
         let mut found = HashSet::new();
         let mut waiting = vec![*root];
         while let Some(catalog) = waiting.pop() {
@@ -266,7 +273,7 @@ impl<'w> Walker<'w> {
     }
 
     /// Returns the objects that a visited catalog names.
-    fn list_of(&self, catalog: &ContentHash) -> Result<Vec<ObjectName>, AdminError> {
+    fn list_of(&self, catalog: &ContentHash) -> Result<Vec<ObjectName>, RepositoryError> {
         let names = |list: &HashList| list.objects.iter().filter_map(Record::name).collect();
         if let Some(list) = self.lists.get(catalog)? {
             return Ok(names(&list));
@@ -274,15 +281,15 @@ impl<'w> Walker<'w> {
         // The list could not be kept, and the catalog is not stored yet.
         let name = ObjectName::new(*catalog, ObjectKind::Catalog);
         let what = format!("catalog {catalog}");
-        let missing = || AdminError::Missing { what: what.clone(), object: name.to_string() };
+        let missing = || RepositoryError::Missing { what: what.clone(), object: name.to_string() };
         let stored = self.replica.staged(catalog)?.ok_or_else(missing)?;
         let plain = decoded_object(&stored, &name, None, (DATABASE_MAX, &self.origin.spool), &what)?;
         let list = Catalog::open(plain).and_then(|catalog| HashList::of(&catalog));
-        list.map(|list| names(&list)).map_err(|source| AdminError::Catalog { what, source })
+        list.map(|list| names(&list)).map_err(|source| RepositoryError::Catalog { what, source })
     }
 
     /// Returns the objects of the first set that are not in the second.
-    pub(super) fn without(&self, set: &SortedSet, other: &SortedSet) -> Result<SortedSet, AdminError> {
+    pub(super) fn without(&self, set: &SortedSet, other: &SortedSet) -> Result<SortedSet, RepositoryError> {
         let mut sorter = self.sorter();
         for tagged in minus(set.iter(), other.iter()) {
             sorter.extend([tagged?])?;
@@ -296,7 +303,7 @@ impl<'w> Walker<'w> {
         &self,
         old: Option<ContentHash>,
         new: ContentHash,
-    ) -> Result<SortedSet, AdminError> {
+    ) -> Result<SortedSet, RepositoryError> {
         let mut sorter = self.sorter();
         let mut pairs = (old.into_iter().collect::<HashSet<_>>(), HashSet::from([new]));
         // Of a partial replica, lists may be left of catalogs whose objects it lacks.

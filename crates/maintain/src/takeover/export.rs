@@ -9,12 +9,13 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use esker_format::reflog;
 use esker_repository::{
-    AdminError, AutomaticCollect, DATABASE_MAX, Disks, Limits, RememberedStorage, Settings, SpecialFiles,
-    Storage, signed::SMALL_FILE_MAX, spool::REFLOG_CHECKSUM,
+    AutomaticCollect, DATABASE_MAX, Disks, Limits, RememberedStorage, RepositoryError, Settings,
+    SpecialFiles, Storage, signed::SMALL_FILE_MAX, spool::REFLOG_CHECKSUM,
 };
 use esker_store::{RealDisk, make_dirs, persist};
 use serde::Serialize;
 
+use super::error::TakeoverError;
 use super::s3_conf::S3Conf;
 
 /// Warnings for a repository in a bucket.
@@ -50,7 +51,7 @@ impl ExportedConfig {
         owner: &str,
         stratum0: Option<&str>,
         spool: Option<&Path>,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, TakeoverError> {
         Self::of(&Storage::open(root)?, name, owner, stratum0, spool)
     }
 
@@ -61,17 +62,16 @@ impl ExportedConfig {
         owner: &str,
         stratum0: Option<&str>,
         spool: Option<&Path>,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, TakeoverError> {
         let disks = Disks::default();
         let root = storage.place();
-        let missing = || AdminError::NoRepository(storage.describe());
+        let missing = || RepositoryError::NoRepository(storage.describe());
         let remembered = RememberedStorage::read(root)?;
         let bucket = remembered.as_ref().map(S3Conf::new).transpose()?;
         let sink = storage.sink();
         let bytes = sink.read(manifest::PATH, SMALL_FILE_MAX)?;
-        let head = Manifest::parse(&bytes.ok_or_else(missing)?).map_err(|error| AdminError::Untrusted {
-            name: name.to_string(),
-            source: Box::new(error.into()),
+        let head = Manifest::parse(&bytes.ok_or_else(missing)?).map_err(|error| {
+            RepositoryError::Untrusted { name: name.to_string(), source: Box::new(error.into()) }
         })?;
         let state = esker_repository::state::folder(root);
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?.unwrap_or_default();
@@ -94,7 +94,7 @@ impl ExportedConfig {
             if !text.bytes().all(plain) {
                 let (path, reason) =
                     ("server.conf".into(), format!("{text:?} would be evaluated by the shell"));
-                return Err(AdminError::ServerConf { path, reason });
+                return Err(TakeoverError::ServerConf { path, reason });
             }
         }
         let reflog = sink.read(reflog::PATH, DATABASE_MAX)?;
@@ -114,17 +114,17 @@ impl ExportedConfig {
     }
 
     /// Writes the files to a folder; existing ones are refused.
-    pub fn write(&self, folder: &Path) -> Result<Vec<PathBuf>, AdminError> {
+    pub fn write(&self, folder: &Path) -> Result<Vec<PathBuf>, TakeoverError> {
         let files: Vec<(PathBuf, &str)> =
             self.files().map(|(name, text)| (folder.join(name), text)).collect();
         if let Some((path, _)) = files.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {
             let source = std::io::ErrorKind::AlreadyExists.into();
-            return Err(AdminError::File { doing: "writing", path: path.clone(), source });
+            return Err(RepositoryError::File { doing: "writing", path: path.clone(), source }.into());
         }
         let disk = &RealDisk::SERVED;
-        make_dirs(disk, folder).map_err(AdminError::file("making folder", folder))?;
+        make_dirs(disk, folder).map_err(RepositoryError::file("making folder", folder))?;
         for (path, text) in &files {
-            persist(disk, path, text.as_bytes()).map_err(AdminError::file("writing", path))?;
+            persist(disk, path, text.as_bytes()).map_err(RepositoryError::file("writing", path))?;
         }
         Ok(files.into_iter().map(|(path, _)| path).collect())
     }

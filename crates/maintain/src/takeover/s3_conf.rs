@@ -1,7 +1,9 @@
 //! Writes the configuration of a bucket for `cvmfs_server`.
 
 use esker_object_storage::{Bucket, Provider, StorageSettings, StorageUrl};
-use esker_repository::{AdminError, RememberedStorage};
+use esker_repository::RememberedStorage;
+
+use super::error::TakeoverError;
 
 /// Region that is named if none is known: requests are signed for one.
 const REGION: &str = "us-east-1";
@@ -16,8 +18,8 @@ pub(super) struct S3Conf {
 
 impl S3Conf {
     /// Makes the configuration of a bucket of the protocol S3.
-    pub(super) fn new(storage: &RememberedStorage) -> Result<Self, AdminError> {
-        let refused = || AdminError::NotInStorage {
+    pub(super) fn new(storage: &RememberedStorage) -> Result<Self, TakeoverError> {
+        let refused = || TakeoverError::NotInStorage {
             what: "a configuration of `cvmfs_server`",
             storage: storage.url.to_string(),
         };

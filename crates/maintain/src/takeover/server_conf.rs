@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::error::TakeoverError;
 use esker_format::name::RepositoryName;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use esker_store::{RealDisk, read_file};
 
 /// Maximum size of a configuration in bytes; real ones have a few kilobytes.
@@ -23,10 +24,10 @@ pub struct ServerConf {
 
 impl ServerConf {
     /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self, AdminError> {
-        let refused = |reason: String| AdminError::ServerConf { path: path.to_owned(), reason };
+    pub fn read(path: &Path) -> Result<Self, TakeoverError> {
+        let refused = |reason: String| TakeoverError::ServerConf { path: path.to_owned(), reason };
         let bytes =
-            read_file(&RealDisk::SERVED, path, FILE_MAX).map_err(AdminError::file("reading", path))?;
+            read_file(&RealDisk::SERVED, path, FILE_MAX).map_err(RepositoryError::file("reading", path))?;
         let bytes = bytes.ok_or_else(|| refused("it is missing".to_owned()))?;
         let text = String::from_utf8(bytes).map_err(|_| refused("it is not text".to_owned()))?;
         Ok(Self { path: path.to_owned(), parameters: text.lines().filter_map(assignment).collect() })
@@ -39,7 +40,7 @@ impl ServerConf {
     }
 
     /// Checks that it describes this repository, as stratum 0, in a known layout.
-    pub(super) fn check(&self, name: &RepositoryName) -> Result<(), AdminError> {
+    pub(super) fn check(&self, name: &RepositoryName) -> Result<(), TakeoverError> {
         let kind = self.get("CVMFS_REPOSITORY_TYPE").unwrap_or("stratum0");
         if kind != "stratum0" {
             return Err(self.refused(format!("it is of a {kind}, and only a stratum0 publishes")));
@@ -57,8 +58,8 @@ impl ServerConf {
         }
     }
 
-    pub(super) fn refused(&self, reason: String) -> AdminError {
-        AdminError::ServerConf { path: self.path.clone(), reason }
+    pub(super) fn refused(&self, reason: String) -> TakeoverError {
+        TakeoverError::ServerConf { path: self.path.clone(), reason }
     }
 }
 

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use esker_object_storage::{Environment, StorageSettings, StorageUrl};
-use esker_repository::{AdminError, RememberedStorage};
+use esker_repository::RememberedStorage;
 
+use super::error::TakeoverError;
 use super::server_conf::ServerConf;
 
 /// Storage of a repository of `cvmfs_server`.
@@ -29,7 +30,7 @@ pub struct UpstreamBucket {
 
 impl ServerConf {
     /// Returns the storage.
-    pub fn storage(&self) -> Result<Upstream, AdminError> {
+    pub fn storage(&self) -> Result<Upstream, TakeoverError> {
         let upstream = self.get("CVMFS_UPSTREAM_STORAGE").unwrap_or_default();
         let mut parts = upstream.splitn(3, ',');
         match (parts.next(), parts.next(), parts.next()) {
@@ -55,7 +56,7 @@ impl ServerConf {
 }
 
 /// Returns the bucket of a configuration file, with the path of the repository in it.
-fn bucket(conf: &ServerConf, path: &str) -> Result<UpstreamBucket, AdminError> {
+fn bucket(conf: &ServerConf, path: &str) -> Result<UpstreamBucket, TakeoverError> {
     let get = |name: &str| conf.get(&format!("CVMFS_S3_{name}")).filter(|value| !value.is_empty());
     let required = |name: &str| {
         get(name)

@@ -9,8 +9,8 @@ use esker_format::history::Tag;
 use esker_format::time::UnixTime;
 use esker_format::write::history::TagError;
 use esker_maintain::{Collect, Keep};
-use esker_publish::{BranchInfo, Phase, Progress, Publish, Report, TagChange, TagInfo};
-use esker_repository::{AdminError, BranchRequest, ChangeKind, Repository, TreeDiff};
+use esker_publish::{BranchInfo, Phase, Progress, Publish, PublishError, Report, TagChange, TagInfo};
+use esker_repository::{BranchRequest, ChangeKind, Repository, RepositoryError, TreeDiff};
 use proptest::prelude::*;
 
 use crate::collecting::at_once;
@@ -23,7 +23,7 @@ fn publish_as(
     (branch, from): (&str, Option<&str>),
     tag: Option<&str>,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Report, AdminError> {
+) -> Result<Report, PublishError> {
     let mut options = options(progress);
     options.tag.name = tag.map(str::to_owned);
     if !branch.is_empty() {
@@ -32,7 +32,7 @@ fn publish_as(
     Publish { source: workshop.source(), target: Vec::new(), options }.run(repository, now())
 }
 
-fn publish(workshop: &Workshop, branch: (&str, Option<&str>), tag: &str) -> Result<Report, AdminError> {
+fn publish(workshop: &Workshop, branch: (&str, Option<&str>), tag: &str) -> Result<Report, PublishError> {
     publish_as(workshop, &workshop.open(), branch, Some(tag), &mut |_| ())
 }
 
@@ -147,7 +147,7 @@ fn a_revision_of_a_branch_that_has_no_tag_or_no_start_is_refused() {
     let workshop = prepared();
     let head = fs::read(workshop.root().join(".cvmfspublished")).unwrap();
     let refused = |branch, tag| match publish_as(&workshop, &workshop.open(), branch, tag, &mut |_| ()) {
-        Err(AdminError::Tag(error)) => error,
+        Err(PublishError::Repository(RepositoryError::Tag(error))) => error,
         other => panic!("{other:?}"),
     };
     assert_eq!(refused(("fix", Some("v1")), None), TagError::BranchWithoutTag("fix".into()));
@@ -198,7 +198,10 @@ fn the_second_of_two_publishers_that_begin_one_branch_is_refused() {
     };
     let second = publish_as(&workshop, &workshop.open(), ("fix", Some("v1")), Some("ours"), &mut progress);
     assert!(meanwhile.get());
-    assert!(matches!(second, Err(AdminError::Tag(TagError::BranchExists(_)))), "{second:?}");
+    assert!(
+        matches!(second, Err(PublishError::Repository(RepositoryError::Tag(TagError::BranchExists(_))))),
+        "{second:?}"
+    );
     assert_eq!(tag(&workshop, "theirs").branch, "fix");
     workshop.check().assert_clean();
 }

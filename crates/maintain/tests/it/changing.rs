@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_format::name::RepositoryName;
 use esker_maintain::{Check, CheckPlace, CheckProgress, CheckReport, Collect, DataCheck, FindingKind, Keep};
-use esker_publish::{Publish, PublishOptions, TagRequest};
+use esker_publish::{Publish, PublishError, PublishOptions, TagRequest};
 use esker_repository::Repository;
 use esker_testkit::disk::{FaultDisk, Plan, scratch};
 
@@ -132,6 +132,7 @@ fn a_publisher_that_ends_at_any_operation_leaves_no_fault_and_the_next_one_mends
         // From this operation on nothing is done any more, as after kill -9.
         let disk = FaultDisk::new(folder.path(), Plan::Fail { at, ever: true, errno: 5 });
         let outcome = Repository::open_on(&disks(&disk), &root, &name, workshop.keys(), now())
+            .map_err(PublishError::from)
             .and_then(|repository| publish(&repository, &workshop.source(), ""));
         if disk.struck() == 0 {
             outcome.unwrap();

@@ -10,8 +10,8 @@ use esker_format::manifest::Manifest;
 use esker_format::name::RepositoryName;
 use esker_format::reflog::Reflog;
 use esker_format::time::UnixTime;
-use esker_maintain::{Collect, Collected, Keep};
-use esker_repository::{AdminError, Disks, NewRepository, Repository};
+use esker_maintain::{Collect, CollectError, Collected, Keep};
+use esker_repository::{Disks, NewRepository, Repository, RepositoryError};
 use esker_store::RealDisk;
 use esker_testkit::disk::{FaultDisk, Plan, scratch};
 
@@ -228,7 +228,7 @@ fn old_leftovers_without_a_revision_are_deleted() {
 fn a_repository_that_keeps_everything_is_refused() {
     let workshop = Workshop::with(|new| new.garbage_collectable = false);
     let refused = at_once(Keep::Tags).run(&workshop.open(), now());
-    assert!(matches!(refused, Err(AdminError::NotCollectable(name)) if name == NAME));
+    assert!(matches!(refused, Err(CollectError::NotCollectable(name)) if name == NAME));
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn nothing_is_deleted_if_a_catalog_of_the_head_is_missing() {
     fs::remove_file(workshop.root().join(nested.unwrap())).unwrap();
     let left = objects(&workshop.root());
     let refused = at_once(Keep::Tags).run(&workshop.open(), now());
-    assert!(matches!(refused, Err(AdminError::Missing { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(CollectError::Repository(RepositoryError::Missing { .. }))), "{refused:?}");
     assert_eq!(objects(&workshop.root()), left);
 }
 
@@ -281,7 +281,7 @@ fn tiny_buffers_give_the_same_result() {
     assert_eq!(plan(4), plan(1 << 20));
 }
 
-fn collect_on(disks: &Disks, folder: &Path, keys: &Workshop) -> Result<Collected, AdminError> {
+fn collect_on(disks: &Disks, folder: &Path, keys: &Workshop) -> Result<Collected, CollectError> {
     let name = RepositoryName::parse(NAME).unwrap();
     let repository = Repository::open_on(disks, &folder.join(NAME), &name, keys.keys(), now())?;
     let collect = Collect { automatic_tags: Some(2 * DAY - 600), threads: 1, ..at_once(Keep::Tags) };

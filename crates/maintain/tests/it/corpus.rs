@@ -21,7 +21,7 @@ use esker_format::time::UnixTime;
 use esker_format::write::head::sign_manifest;
 use esker_format::write::reflog::ReflogDraft;
 use esker_maintain::{
-    Check, CheckPlace, CheckReport, DataCheck, FindingKind, MirrorFolder, Repair, Repaired,
+    Check, CheckError, CheckPlace, CheckReport, DataCheck, FindingKind, MirrorFolder, Repair, Repaired,
 };
 use esker_publish::{Publish, TagChange, TagRequest};
 use esker_repository::Repository;
@@ -327,12 +327,12 @@ impl World {
         self.all_of(&checker()).unwrap()
     }
 
-    fn all_of(&self, check: &Check<'_>) -> Result<CheckReport, esker_repository::AdminError> {
+    fn all_of(&self, check: &Check<'_>) -> Result<CheckReport, CheckError> {
         check.run(&self.place(), self.now)
     }
 
     /// Opens the repository as its publisher.
-    pub(crate) fn open(&self) -> Result<Repository, esker_repository::AdminError> {
+    pub(crate) fn open(&self) -> Result<Repository, esker_repository::RepositoryError> {
         let name = RepositoryName::parse(NAME).unwrap();
         let mut repository = Repository::open(&self.root(), &name, template().workshop.keys(), self.now)?;
         repository.share_with_spool(&self.spool())?;
@@ -497,7 +497,7 @@ fn a_finding_names_paths_and_revisions() {
     assert_eq!(only(Check { path: Some(b"/old".to_vec()), ..Check::new(&quiet) }), 1);
     assert_eq!(only(Check { path: Some(b"/nested".to_vec()), ..Check::new(&quiet) }), 0);
     let unknown = Check { tag: Some("v9".to_owned()), ..Check::new(&quiet) };
-    assert!(matches!(world.all_of(&unknown), Err(esker_repository::AdminError::NoTag(_))));
+    assert!(matches!(world.all_of(&unknown), Err(esker_maintain::CheckError::NoTag(_))));
 }
 
 #[test]
@@ -514,7 +514,10 @@ fn an_interrupted_check_of_all_bytes_continues_where_it_stopped() {
     };
     let data = Some(DataCheck { rate: Some(1 << 40), resume: Some(resume.clone()) });
     let first = Check { data: data.clone(), stop, ..Check::new(&progress) };
-    assert!(matches!(world.all_of(&first), Err(esker_repository::AdminError::Interrupted)));
+    assert!(matches!(
+        world.all_of(&first),
+        Err(CheckError::Repository(esker_repository::RepositoryError::Interrupted))
+    ));
     assert!(resume.exists());
     let seen = std::sync::Mutex::new(Vec::new());
     let progress = |progress| {

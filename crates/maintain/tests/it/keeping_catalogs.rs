@@ -5,8 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use esker_format::catalog::Catalog;
-use esker_publish::{CopyTree, Ingest, Owner, Publish};
-use esker_repository::AdminError;
+use esker_publish::{CopyTree, Ingest, Owner, Publish, PublishError};
 use tar::{Builder, EntryType, Header};
 
 use crate::corpus::World;
@@ -15,7 +14,12 @@ use crate::upper_attributes::transaction;
 use crate::workshop::{Workshop, now, options};
 
 /// Unpacks an archive of these files, and makes its target a nested catalog if wanted.
-fn ingest(workshop: &Workshop, target: &str, nested: bool, files: &[(&str, &str)]) -> Result<(), AdminError> {
+fn ingest(
+    workshop: &Workshop,
+    target: &str,
+    nested: bool,
+    files: &[(&str, &str)],
+) -> Result<(), PublishError> {
     let mut archive = Builder::new(Vec::new());
     for (path, content) in files {
         let mut header = Header::new_gnu();
@@ -117,7 +121,7 @@ fn rules_count_for_whatever_arrives() {
     ingest(&workshop, "/", false, &[(".cvmfsdirtab", "/sw/*/x\n/sw/a\n"), ("sw/c/x/four", "4")]).unwrap();
     assert_eq!(catalogs(&workshop), set(&["/sw/a", "/sw/b", "/sw/b/x", "/sw/c/x", "/sw/copy"]));
     let error = ingest(&workshop, "/", false, &[(".cvmfsdirtab", "relative\n")]).unwrap_err();
-    assert!(matches!(error, AdminError::Dirtab { line: 1, .. }), "{error}");
+    assert!(matches!(error, PublishError::Dirtab { line: 1, .. }), "{error}");
 }
 
 /// > K8: The rules of `.cvmfsdirtab` count for the whole tree at each publish, ingest, copy and transaction: for directories that one brings, for those that an earlier version left without a catalog, and for all when the rules change, also when an archive brings them.

@@ -1,5 +1,6 @@
 //! Keys: rotated, copied, encrypted, kept on other machines and in tokens.
 
+use esker_publish::PublishError;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +9,9 @@ use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
-use esker_maintain::{Resign, Rotate, SignAnswer, SignRequest, list_certificates};
+use esker_maintain::{KeysError, Resign, Rotate, SignAnswer, SignRequest, list_certificates};
 use esker_repository::{
-    AdminError, Disks, KeyCopy, KeyFolder, NewRepository, PassphraseFor, Passphrases, Repository,
+    Disks, KeyCopy, KeyFolder, NewRepository, PassphraseFor, Passphrases, Repository, RepositoryError,
 };
 use esker_testkit::check::check;
 use esker_testkit::disk::{FaultDisk, Plan, scratch};
@@ -55,11 +56,11 @@ impl Owner {
         KeyFolder::new(self.folder.path().join("keys"), &name())
     }
 
-    pub(crate) fn open_with(&self, keys: KeyFolder) -> Result<Repository, AdminError> {
+    pub(crate) fn open_with(&self, keys: KeyFolder) -> Result<Repository, RepositoryError> {
         Repository::open(&self.root(), &name(), keys, now())
     }
 
-    fn try_publish(&self, keys: KeyFolder, content: &str) -> Result<(), AdminError> {
+    fn try_publish(&self, keys: KeyFolder, content: &str) -> Result<(), PublishError> {
         let source = tempfile::tempdir().unwrap();
         fs::write(source.path().join("file"), content).unwrap();
         publish(&self.open_with(keys)?, source.path(), "").map(drop)
@@ -128,7 +129,7 @@ fn a_rotation_has_its_two_steps() {
     assert_ne!(fs::read(owner.path("key")).unwrap(), old_key);
     assert_eq!(fs::read(owner.path("old.key")).unwrap(), old_key);
     let again = rotate().start(&owner.root(), &name(), &owner.keys(), now()).unwrap_err();
-    assert!(matches!(again, AdminError::Rotation(_)), "{again}");
+    assert!(matches!(again, KeysError::Rotation(_)), "{again}");
     owner.publish("new key");
     states.push(owner.signed());
     let done = rotate()
@@ -151,7 +152,7 @@ fn a_rotation_has_its_two_steps() {
     let left: Vec<_> = fs::read_dir(owner.folder.path().join("keys")).unwrap().collect();
     assert_eq!(left.len(), 4, "{left:?}");
     let none = rotate().finish(&owner.root(), &name(), &owner.keys(), || unreachable!(), now()).unwrap_err();
-    assert!(matches!(none, AdminError::Rotation(_)), "{none}");
+    assert!(matches!(none, KeysError::Rotation(_)), "{none}");
 }
 
 /// The head is signed with the new key even if nothing is published.
@@ -187,7 +188,7 @@ fn an_interrupted_rotation_continues() {
             outcome.unwrap();
         } else {
             match started(&Disks::default()) {
-                Ok(_) | Err(AdminError::Rotation(_)) => {}
+                Ok(_) | Err(KeysError::Rotation(_)) => {}
                 Err(error) => panic!("operation {at}: {error}"),
             }
             owner.try_publish(owner.keys(), &format!("repeated after operation {at}")).unwrap();
@@ -252,7 +253,7 @@ fn a_whitelist_is_signed_on_another_machine() {
     assert_eq!(told.dropped.len(), 1);
     second.sign(&offline, None).unwrap().apply(&owner.root(), &name(), &owner.keys(), later).unwrap();
     let refused = answer.apply(&owner.root(), &name(), &owner.keys(), later).unwrap_err();
-    assert!(matches!(refused, AdminError::SignRequest(_)), "an older whitelist: {refused}");
+    assert!(matches!(refused, KeysError::SignRequest(_)), "an older whitelist: {refused}");
     let done = rotate()
         .finish(&owner.root(), &name(), &owner.keys(), || owner.open_with(owner.keys()), later)
         .unwrap();
@@ -278,7 +279,7 @@ fn requests_and_answers_that_were_changed_are_refused() {
         let from = from.replace("made.test", NAME);
         assert!(text.contains(&from), "{from:?} is not in {text}");
         let refused = SignRequest::parse(&text.replacen(&from, to, 1)).map(drop).unwrap_err();
-        assert!(matches!(refused, AdminError::SignRequest(_)), "{from:?}: {refused}");
+        assert!(matches!(refused, KeysError::SignRequest(_)), "{from:?}: {refused}");
     }
     let before = fs::read(owner.root().join(".cvmfswhitelist")).unwrap();
     let answer = request.sign(&owner.keys(), None).unwrap().to_text();
@@ -307,9 +308,9 @@ fn a_revoked_certificate_is_off_the_whitelist() {
         Resign { drop, ..resign() }.run(&owner.root(), &name(), &owner.keys(), now())
     };
     let needed = revoke(&own.fingerprint).unwrap_err();
-    assert!(matches!(needed, AdminError::StillNeeded { .. }), "{needed}");
+    assert!(matches!(needed, KeysError::Repository(RepositoryError::StillNeeded { .. })), "{needed}");
     let unknown = revoke("58:C3:41:E0:97:9A:5C:C9:AB:02:80:AC:AC:CE:9B:36:4B:29:83:50").unwrap_err();
-    assert!(matches!(unknown, AdminError::NotOnWhitelist(_)), "{unknown}");
+    assert!(matches!(unknown, KeysError::NotOnWhitelist(_)), "{unknown}");
     rotate().start(&owner.root(), &name(), &owner.keys(), now()).unwrap();
     owner.publish("new key");
     let (head, _) = owner.signed();
@@ -336,16 +337,16 @@ fn keys_are_copied_only_if_they_belong_together() {
     let other = Owner::new();
     rotate().start(&other.root(), &name(), &other.keys(), now()).unwrap();
     let refused = folder("all").copy_from(&other.keys(), all).unwrap_err();
-    assert!(matches!(refused, AdminError::KeyConflict { .. }), "{refused}");
+    assert!(matches!(refused, RepositoryError::KeyConflict { .. }), "{refused}");
     fs::remove_file(other.path("crt")).unwrap();
     fs::copy(owner.path("crt"), other.path("crt")).unwrap();
     let refused = folder("mixed").copy_from(&other.keys(), all).unwrap_err();
-    assert!(matches!(refused, AdminError::Key { .. }), "{refused}");
+    assert!(matches!(refused, RepositoryError::Key { .. }), "{refused}");
     fs::remove_file(other.path("masterkey")).unwrap();
     fs::copy(other.path("key"), other.path("masterkey")).unwrap();
     let master = KeyCopy { private: false, ..all };
     let refused = folder("mixed").copy_from(&other.keys(), master).unwrap_err();
-    assert!(matches!(refused, AdminError::OtherMaster { .. }), "{refused}");
+    assert!(matches!(refused, RepositoryError::OtherMaster { .. }), "{refused}");
     assert!(!owner.folder.path().join("mixed").exists());
 }
 
@@ -356,16 +357,16 @@ fn encrypted_keys_sign_with_their_passphrase() {
     let right = owner.keys().with_passphrases(passphrase("correct horse"));
     let which = KeyCopy { private: true, master: true, encrypt: true };
     let refused = plain.set_encryption(which).unwrap_err();
-    assert!(matches!(refused, AdminError::Passphrase { .. }), "{refused}");
+    assert!(matches!(refused, RepositoryError::Passphrase { .. }), "{refused}");
     assert_eq!(right.set_encryption(which).unwrap().len(), 2);
     assert_eq!(right.set_encryption(which).unwrap().len(), 0);
     let text = fs::read_to_string(owner.path("key")).unwrap();
     assert!(text.starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----"), "{text}");
     let refused = owner.try_publish(plain, "no passphrase").unwrap_err();
-    assert!(matches!(refused, AdminError::Key { .. }), "{refused}");
+    assert!(matches!(refused, PublishError::Repository(RepositoryError::Key { .. })), "{refused}");
     let wrong = owner.keys().with_passphrases(passphrase("battery staple"));
     let refused = owner.try_publish(wrong, "wrong passphrase").unwrap_err();
-    assert!(matches!(refused, AdminError::Key { .. }), "{refused}");
+    assert!(matches!(refused, PublishError::Repository(RepositoryError::Key { .. })), "{refused}");
     owner.try_publish(right.clone(), "with passphrase").unwrap();
     resign().run(&owner.root(), &name(), &right, now()).unwrap();
     owner.assert_clean();
@@ -437,12 +438,15 @@ fn a_command_signs_in_place_of_both_keys() {
     for wrong in [command("masterkey"), "false".to_owned(), "cat".to_owned()] {
         let keys = owner.keys().with_signer(Some(wrong.clone()));
         let refused = owner.try_publish(keys, &format!("signed by {wrong}")).unwrap_err();
-        assert!(matches!(refused, AdminError::Signing(_)), "{wrong}: {refused}");
+        assert!(
+            matches!(refused, PublishError::Repository(RepositoryError::Signing(_))),
+            "{wrong}: {refused}"
+        );
         assert_eq!(owner.signed(), before);
     }
     let wrong = owner.keys().with_master_signer(Some(command("key")));
     let refused = resign().run(&owner.root(), &name(), &wrong, now()).unwrap_err();
-    assert!(matches!(refused, AdminError::OtherMaster { .. }), "{refused}");
+    assert!(matches!(refused, KeysError::Repository(RepositoryError::OtherMaster { .. })), "{refused}");
     assert_eq!(owner.signed(), before);
 
     // A command that others can change is not executed.
@@ -450,7 +454,7 @@ fn a_command_signs_in_place_of_both_keys() {
     let path = owner.path("key.signer");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
     let refused = owner.try_publish(owner.keys(), "exposed").unwrap_err();
-    assert!(matches!(refused, AdminError::NoKey { .. }), "{refused}");
+    assert!(matches!(refused, PublishError::Repository(RepositoryError::NoKey { .. })), "{refused}");
 
     // A repository is created without private keys here.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -466,10 +470,10 @@ fn a_wrong_master_key_signs_no_whitelist() {
     let owner = Owner::new();
     let wrong = Resign { master: Some(owner.path("key")), ..resign() };
     let refused = wrong.run_on(&Disks::default(), &owner.root(), &name(), &owner.keys(), now()).unwrap_err();
-    assert!(matches!(refused, AdminError::OtherMaster { .. }), "{refused}");
+    assert!(matches!(refused, KeysError::Repository(RepositoryError::OtherMaster { .. })), "{refused}");
     let late = UnixTime(now().0 + 40 * 86_400);
     let expired = Repository::open(&owner.root(), &name(), owner.keys(), late).map(drop).unwrap_err();
-    let AdminError::Untrusted { source, .. } = expired else { panic!("{expired}") };
+    let RepositoryError::Untrusted { source, .. } = expired else { panic!("{expired}") };
     assert!(matches!(*source, TrustError::WhitelistExpired { .. }), "{source}");
     resign().run(&owner.root(), &name(), &owner.keys(), late).unwrap();
     Repository::open(&owner.root(), &name(), owner.keys(), late).unwrap();

@@ -1,6 +1,7 @@
 //! kill -9 of publishers that work side by side, with a collect that deletes at once: every accepted change stays, and
 //! the repository is whole.
 
+use esker_publish::PublishError;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
 use esker_maintain::{Collect, Keep};
-use esker_repository::{AdminError, Disks, KeyFolder, Repository};
+use esker_repository::{Disks, KeyFolder, Repository, RepositoryError};
 use esker_store::{Disk, FileFacts, RealDisk};
 use esker_testkit::check::Findings;
 use esker_testkit::disk::scratch;
@@ -132,7 +133,7 @@ fn publish_until_killed(root: &Path) {
     match publish(&repository, &variable(SOURCE), target.to_str().unwrap()) {
         Ok(report) => eprintln!("revision {}", report.revision),
         // A collect without a grace time was faster, several times.
-        Err(AdminError::Collected { .. }) => eprintln!("collected"),
+        Err(PublishError::Repository(RepositoryError::Collected { .. })) => eprintln!("collected"),
         Err(error) => panic!("{error:?}"),
     }
 }

@@ -10,8 +10,8 @@ use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_maintain::{FindingKind, Replicate};
-use esker_publish::{CopyTree, Ingest, Owner, Publish, Rollback, TagRequest};
-use esker_repository::{AdminError, BranchRequest};
+use esker_publish::{CopyTree, Ingest, Owner, Publish, PublishError, Rollback, TagRequest};
+use esker_repository::{BranchRequest, RepositoryError};
 
 use crate::corpus::World;
 use crate::upper::publish_upper_to;
@@ -130,7 +130,7 @@ fn assert_kept(world: &World, what: &str) {
     assert!(report.findings.is_empty(), "after {what}: {:#?}", report.findings);
 }
 
-fn publish(world: &World, source: &Path, target: &str, branch: Option<&str>) -> Result<(), AdminError> {
+fn publish(world: &World, source: &Path, target: &str, branch: Option<&str>) -> Result<(), PublishError> {
     let mut progress = |_| ();
     let mut options = options(&mut progress);
     if let Some(branch) = branch {
@@ -148,14 +148,14 @@ fn small_source() -> tempfile::TempDir {
     crate::workshop::folder(&[("one", "1"), ("two/three", "3")])
 }
 
-fn copy(world: &World, from: &str, to: &str) -> Result<(), AdminError> {
+fn copy(world: &World, from: &str, to: &str) -> Result<(), PublishError> {
     let mut progress = |_| ();
     let (from, to) = (from.as_bytes().to_vec(), to.as_bytes().to_vec());
     CopyTree { from, to, options: options(&mut progress) }.run(&world.open().unwrap(), now()).map(drop)
 }
 
 /// Publishes an upper folder that `change` fills.
-fn transaction(world: &World, change: impl FnOnce(&Path)) -> Result<(), AdminError> {
+fn transaction(world: &World, change: impl FnOnce(&Path)) -> Result<(), PublishError> {
     publish_upper_to(&world.root(), &world.open().unwrap(), change).map(drop)
 }
 
@@ -264,9 +264,9 @@ fn a_whole_publish_replaces_only_what_it_shows_differently() {
     assert!(world.check().findings.is_empty());
 }
 
-fn refused(outcome: Result<(), AdminError>, parts: &[&str]) {
+fn refused(outcome: Result<(), PublishError>, parts: &[&str]) {
     match outcome {
-        Err(AdminError::UnknownParts { parts: found, .. }) => {
+        Err(PublishError::Repository(RepositoryError::UnknownParts { parts: found, .. })) => {
             assert!(parts.iter().all(|part| found.iter().any(|found| found.contains(part))), "{found:?}");
         }
         other => panic!("not refused: {other:?}"),
@@ -309,7 +309,7 @@ fn a_commit_that_would_lose_a_part_of_a_catalog_is_refused_by_name() {
     let world = World::new("refused algorithm");
     world.change_catalog("", "UPDATE catalog SET flags = flags | 0x700 WHERE name = 'file'");
     let error = publish(&world, source.path(), "/beside", None).unwrap_err();
-    assert!(matches!(&error, AdminError::Row { name, .. } if name.contains("file")), "{error}");
+    assert!(matches!(&error, PublishError::Row { name, .. } if name.contains("file")), "{error}");
 }
 
 /// Rows that no walk from the root of a catalog meets. Their publisher may have had its reasons, so they don't go without a word.

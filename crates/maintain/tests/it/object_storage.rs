@@ -11,10 +11,10 @@ use std::sync::atomic::AtomicBool;
 
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_maintain::{Check, CheckPlace, Collect, Collected, Keep};
+use esker_maintain::{Check, CheckPlace, Collect, CollectError, Collected, Keep};
 use esker_object_storage::{StorageSettings, StorageUrl, open_storage};
-use esker_publish::{Ingest, Owner, Publish, Report, TagChange, reindex};
-use esker_repository::{AdminError, Disks, NewRepository, Repository, Storage};
+use esker_publish::{Ingest, Owner, Publish, PublishError, Report, TagChange, reindex};
+use esker_repository::{Disks, NewRepository, Repository, RepositoryError, Storage};
 use esker_store::Sink;
 use esker_testkit::check::{Findings, check};
 use esker_testkit::listing::of_folder;
@@ -132,7 +132,7 @@ impl Site {
     }
 }
 
-fn open_in(storage: Storage) -> Result<Repository, AdminError> {
+fn open_in(storage: Storage) -> Result<Repository, RepositoryError> {
     Repository::open_in(&Disks::default(), storage, &name(), keys(), now())
 }
 
@@ -146,7 +146,7 @@ fn export(server: &S3Server, root: &Path) {
     }
 }
 
-fn collect(repository: &Repository, grace: i64, time: UnixTime) -> Result<Collected, AdminError> {
+fn collect(repository: &Repository, grace: i64, time: UnixTime) -> Result<Collected, CollectError> {
     let progress = |_| ();
     let mut collect = Collect::new(&progress);
     (collect.keep, collect.grace, collect.automatic_tags) = (Keep::Tags, grace, Some(0));
@@ -221,7 +221,7 @@ fn walk_through(site: &Site) {
     site.check_all();
     assert!(matches!(
         NewRepository::new(name()).create_in(&Disks::default(), &site.place("third"), &keys(), now()),
-        Err(AdminError::Exists(_))
+        Err(RepositoryError::Exists(_))
     ));
 }
 
@@ -236,7 +236,7 @@ fn disjoint_and_equal_paths(site: &Site) {
     publish(&first, folder(&[("x", "1")]).path(), "/a").unwrap();
     publish(&second, folder(&[("x", "2")]).path(), "/b").unwrap();
     match publish(&third, folder(&[("x", "3")]).path(), "/a") {
-        Err(AdminError::Conflict { paths, base, head, .. }) => {
+        Err(PublishError::Conflict { paths, base, head, .. }) => {
             assert_eq!((paths, base, head), (vec!["/a/x".to_owned()], 0, 2));
         }
         other => panic!("{other:?}"),
@@ -257,7 +257,7 @@ fn twenty_publishers(site: &Site) {
     esker_testkit::descriptors::allow(4096);
     let start = std::sync::Barrier::new(PUBLISHERS);
     // Each publisher has a directory of its own, and all of them one file in a common one.
-    let outcomes: Vec<(String, String, Result<Report, AdminError>)> = std::thread::scope(|scope| {
+    let outcomes: Vec<(String, String, Result<Report, PublishError>)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..PUBLISHERS)
             .map(|number| {
                 let start = &start;
@@ -290,7 +290,7 @@ fn twenty_publishers(site: &Site) {
                 let before = accepted.insert(report.revision, (path.as_str(), content.as_str()));
                 assert!(report.published && before.is_none(), "{report:?}");
             }
-            Err(AdminError::Conflict { paths, .. }) => {
+            Err(PublishError::Conflict { paths, .. }) => {
                 assert_eq!(paths, std::slice::from_ref(path));
                 lost += 1;
             }
@@ -397,7 +397,10 @@ fn publishers_and_collects(site: &Site) {
                 for _ in 0..10 {
                     match collect(&site.open(&format!("collector {number}")), 0, now()) {
                         // Only one collector deletes at a time.
-                        Ok(_) | Err(AdminError::Locked { .. } | AdminError::Moving) => {}
+                        Ok(_)
+                        | Err(CollectError::Repository(
+                            RepositoryError::Locked { .. } | RepositoryError::Moving,
+                        )) => {}
                         Err(error) => panic!("collector {number}: {error}"),
                     }
                 }

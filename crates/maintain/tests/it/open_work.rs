@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use esker_maintain::{Collect, Keep};
-use esker_publish::{BaseRevision, CopyTree, PublishUpper, Upper};
-use esker_repository::{AdminError, OpenWork, TransactionFolder};
+use esker_maintain::{Collect, CollectError, Keep};
+use esker_publish::{BaseRevision, CopyTree, PublishError, PublishUpper, Upper};
+use esker_repository::{OpenWork, RepositoryError, TransactionFolder};
 
 use crate::collecting::at_once;
 use crate::workshop::{Workshop, now, options};
@@ -20,7 +20,7 @@ struct Open {
     upper: Upper,
 }
 
-fn begin(workshop: &Workshop, folder: &Path) -> Result<Open, AdminError> {
+fn begin(workshop: &Workshop, folder: &Path) -> Result<Open, RepositoryError> {
     let base = BaseRevision::published(&workshop.open());
     begin_on(workshop, folder, (base, None), &BTreeSet::new())
 }
@@ -30,7 +30,7 @@ fn begin_on(
     folder: &Path,
     (base, origin): (BaseRevision, Option<BaseRevision>),
     stored: &BTreeSet<esker_format::object::ObjectName>,
-) -> Result<Open, AdminError> {
+) -> Result<Open, RepositoryError> {
     fs::create_dir_all(folder.join("upper/nested")).unwrap();
     fs::write(folder.join("upper/nested/new"), "of the transaction").unwrap();
     let work = OpenWork {
@@ -68,13 +68,13 @@ fn publish(workshop: &Workshop, number: u32) {
 }
 
 /// Collects at once everything that no tag names, also objects without a revision, whatever their age.
-fn collect(workshop: &Workshop) -> Result<esker_maintain::Collected, AdminError> {
+fn collect(workshop: &Workshop) -> Result<esker_maintain::Collected, CollectError> {
     let collect = Collect { orphans: Some(-DAY), ..at_once(Keep::Tags) };
     collect.run(&workshop.open(), now())
 }
 
 /// Reads the catalogs of the base, as the command of a transaction does, and looks for its contents.
-fn read_base(workshop: &Workshop, open: &Open) -> Result<(), AdminError> {
+fn read_base(workshop: &Workshop, open: &Open) -> Result<(), PublishError> {
     open.upper.changes(&workshop.root(), &AtomicBool::new(false))?;
     assert!(workshop.object_of(b"file 0").exists() && workshop.object_of(b"nested/file 0").exists());
     Ok(())
@@ -162,13 +162,13 @@ fn a_transaction_does_not_begin_on_a_base_that_is_about_to_be_deleted() {
     let waits = Collect { grace: DAY, ..at_once(Keep::Tags) };
     assert!(waits.run(&workshop.open(), now()).unwrap().waiting.is_some());
     let refused = begin_on(&workshop, &transactions.path().join("1"), (stale, None), &BTreeSet::new());
-    assert!(matches!(refused, Err(AdminError::Collected { objects: 1 })), "{:?}", refused.err());
+    assert!(matches!(refused, Err(RepositoryError::Collected { objects: 1 })), "{:?}", refused.err());
     assert_eq!(OpenWork::list(&workshop.root()).unwrap(), [], "no record is left");
     // A collect that began and ended meanwhile may have deleted a part of it.
     let fresh = BaseRevision::published(&workshop.open());
     at_once(Keep::Tags).run(&workshop.open(), now()).unwrap();
     let refused = begin_on(&workshop, &transactions.path().join("2"), (fresh, None), &BTreeSet::new());
-    assert!(matches!(refused, Err(AdminError::Collected { .. })), "{:?}", refused.err());
+    assert!(matches!(refused, Err(RepositoryError::Collected { .. })), "{:?}", refused.err());
     begin(&workshop, &transactions.path().join("3")).unwrap();
 }
 

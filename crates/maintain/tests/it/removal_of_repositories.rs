@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::sync::atomic::AtomicBool;
 
 use esker_format::name::RepositoryName;
-use esker_maintain::Removal;
-use esker_repository::{AdminError, KeyFolder};
+use esker_maintain::{Removal, RemoveError};
+use esker_repository::{KeyFolder, RepositoryError};
 
 use crate::workshop::{NAME, Workshop, shared_keys};
 
@@ -41,7 +41,7 @@ fn a_removed_repository_leaves_nothing_behind() {
     let left: Vec<_> = fs::read_dir(workshop.folder.path().join("own-keys")).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
     let again = Removal::plan(&workshop.root(), &name(), None, true).unwrap_err();
-    assert!(matches!(again, AdminError::NoRepository(_)), "{again}");
+    assert!(matches!(again, RemoveError::Repository(RepositoryError::NoRepository(_))), "{again}");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn links_are_removed_and_not_followed() {
     let link = workshop.folder.path().join("link.test");
     symlink(workshop.root(), &link).unwrap();
     let refused = Removal::plan(&link, &name(), None, true).unwrap_err();
-    assert!(matches!(&refused, AdminError::NotRemoved { .. }), "{refused}");
+    assert!(matches!(&refused, RemoveError::NotRemoved { .. }), "{refused}");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn an_interrupted_removal_is_repeated() {
     let workshop = Workshop::new();
     let plan = Removal::plan(&workshop.root(), &name(), None, true).unwrap();
     let refused = plan.run(&AtomicBool::new(true)).unwrap_err();
-    assert!(matches!(refused, AdminError::Interrupted), "{refused}");
+    assert!(matches!(refused, RemoveError::Repository(RepositoryError::Interrupted)), "{refused}");
     fs::remove_file(workshop.root().join(".cvmfspublished")).unwrap();
     fs::remove_dir_all(workshop.root().join("data")).unwrap();
     let again = Removal::plan(&workshop.root(), &name(), None, true).unwrap();
@@ -88,10 +88,10 @@ fn another_repository_is_not_removed() {
     let workshop = Workshop::new();
     let other = RepositoryName::parse("other.test").unwrap();
     let refused = Removal::plan(&workshop.root(), &other, None, true).unwrap_err();
-    assert!(matches!(&refused, AdminError::NotRemoved { .. }), "{refused}");
+    assert!(matches!(&refused, RemoveError::NotRemoved { .. }), "{refused}");
     let plan = Removal::plan(&workshop.root(), &name(), None, true).unwrap();
     let _publishing = esker_store::LocalSink::open(workshop.root()).lock().unwrap();
     let refused = plan.run(&AtomicBool::new(false)).unwrap_err();
-    assert!(matches!(refused, AdminError::Locked { .. }), "{refused}");
+    assert!(matches!(refused, RemoveError::Repository(RepositoryError::Locked { .. })), "{refused}");
     assert!(workshop.root().join(".cvmfspublished").exists());
 }

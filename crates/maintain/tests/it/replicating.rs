@@ -18,10 +18,10 @@ use esker_format::chunker::ChunkSizes;
 use esker_format::manifest::Manifest;
 use esker_format::name::RepositoryName;
 use esker_maintain::{
-    Check, CheckPlace, CheckReport, Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries,
-    RevisionLimit,
+    Check, CheckPlace, CheckReport, Replicate, ReplicateError, ReplicateProgress, Replicated,
+    ReplicationPlan, Retries, RevisionLimit,
 };
-use esker_repository::{AdminError, Disks, NewRepository, Storage};
+use esker_repository::{Disks, NewRepository, RepositoryError, Storage};
 use esker_store::{Engine, EngineOptions, RetryPolicy, Servers, Source, connect};
 use esker_testkit::check::{Findings, check};
 use esker_testkit::mirror::{Fault, Mirror};
@@ -69,7 +69,7 @@ impl Scene {
     }
 
     /// Replicates with changed options.
-    pub(crate) fn with(&self, change: impl FnOnce(&mut Replicate<'_>)) -> Result<Replicated, AdminError> {
+    pub(crate) fn with(&self, change: impl FnOnce(&mut Replicate<'_>)) -> Result<Replicated, ReplicateError> {
         let mut replicate = options(&self.workshop, self.source());
         change(&mut replicate);
         replicate.run(&self.root(), now())
@@ -265,11 +265,11 @@ fn an_older_head_is_never_taken() {
 fn a_repository_that_is_published_here_is_not_replaced_by_a_replica() {
     let scene = Scene::new();
     let error = options(&scene.workshop, scene.source()).run(&scene.workshop.root(), now()).unwrap_err();
-    assert!(matches!(error, AdminError::NotReplica(_)), "{error:?}");
+    assert!(matches!(error, ReplicateError::Repository(RepositoryError::NotReplica(_))), "{error:?}");
     scene.replicate();
     let name = RepositoryName::parse(NAME).unwrap();
     let opened = esker_repository::Repository::open(&scene.root(), &name, scene.workshop.keys(), now());
-    assert!(matches!(opened.err(), Some(AdminError::IsReplica { .. })));
+    assert!(matches!(opened.err(), Some(RepositoryError::IsReplica { .. })));
 }
 
 #[test]
@@ -278,7 +278,10 @@ fn one_process_replicates_at_a_time() {
     scene.replicate();
     let path = scene.root().join(".esker/replica/lock");
     let esker_store::Locking::Taken(held) = esker_store::FileLock::try_take(&path).unwrap() else { panic!() };
-    assert!(matches!(scene.with(|_| ()).unwrap_err(), AdminError::Locked { .. }));
+    assert!(matches!(
+        scene.with(|_| ()).unwrap_err(),
+        ReplicateError::Repository(RepositoryError::Locked { .. })
+    ));
     drop(held);
     scene.replicate();
 }
@@ -290,7 +293,7 @@ fn a_full_disk_stops_a_replication_before_damage() {
     fs::write(scene.workshop.source().join("b/f1"), "changed").unwrap();
     scene.workshop.publish();
     let error = scene.with(|replicate| replicate.reserve = u64::MAX / 2).unwrap_err();
-    assert!(matches!(error, AdminError::Full { .. }), "{error:?}");
+    assert!(matches!(error, ReplicateError::Full { .. }), "{error:?}");
     assert_eq!(head(&scene.root()).revision, 1);
     findings(&scene.workshop, &scene.root()).assert_whole("the old head");
     scene.replicate();

@@ -8,9 +8,9 @@ use esker_format::hash::HashAlgorithm;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
-use esker_maintain::{Resign, Resigned};
+use esker_maintain::{KeysError, Resign, Resigned};
 use esker_publish::Report;
-use esker_repository::{AdminError, Disks, KeyFolder, NewRepository, Repository};
+use esker_repository::{Disks, KeyFolder, NewRepository, Repository, RepositoryError};
 use esker_store::LocalSink;
 use esker_testkit::check::check;
 use esker_testkit::disk::{FaultDisk, Loss, Plan, scratch};
@@ -59,11 +59,11 @@ impl Old {
         KeyFolder::new(self.folder.path().join("keys"), &name())
     }
 
-    fn open(&self) -> Result<Repository, AdminError> {
+    fn open(&self) -> Result<Repository, RepositoryError> {
         Repository::open(&self.root(), &name(), self.keys(), now())
     }
 
-    fn sign(&self, resign: &Resign) -> Result<Resigned, AdminError> {
+    fn sign(&self, resign: &Resign) -> Result<Resigned, KeysError> {
         resign.run(&self.root(), &name(), &self.keys(), now())
     }
 
@@ -97,7 +97,7 @@ fn a_repository_that_is_too_old_is_renewed() {
     for algorithm in [HashAlgorithm::Sha1, HashAlgorithm::Rmd160, HashAlgorithm::Shake128] {
         let old = Old::made(40, algorithm);
         let refused = old.open().map(|_| ()).unwrap_err();
-        let AdminError::Untrusted { source, .. } = refused else { panic!("{refused}") };
+        let RepositoryError::Untrusted { source, .. } = refused else { panic!("{refused}") };
         assert!(matches!(*source, TrustError::WhitelistExpired { .. }), "{source}");
         let before = old.whitelist();
         let told = renew().dry_run(&old.root(), &name(), &old.keys(), now()).unwrap();
@@ -128,7 +128,7 @@ fn a_certificate_is_replaced() {
     let old = Old::made(1, HashAlgorithm::Rmd160);
     old.change_key();
     let refused = old.open().map(|_| ()).unwrap_err();
-    assert!(matches!(refused, AdminError::NotListed(_)), "{refused}");
+    assert!(matches!(refused, RepositoryError::NotListed(_)), "{refused}");
     let both = old.sign(&renew()).unwrap();
     assert_eq!((both.kept.len(), both.dropped.len()), (1, 0));
     let added = both.added.unwrap();
@@ -139,7 +139,7 @@ fn a_certificate_is_replaced() {
     let only_own = Resign { only_own: true, ..renew() };
     let before = old.whitelist();
     let refused = old.sign(&only_own).unwrap_err();
-    assert!(matches!(&refused, AdminError::StillNeeded { .. }), "{refused}");
+    assert!(matches!(&refused, KeysError::Repository(RepositoryError::StillNeeded { .. })), "{refused}");
     assert_eq!(old.whitelist(), before);
     assert!(old.publish("signed with the new one").published);
     let one = old.sign(&only_own).unwrap();
@@ -155,7 +155,7 @@ fn the_master_key_may_be_in_any_file() {
     let away = old.folder.path().join("away");
     fs::rename(old.key_file("masterkey"), &away).unwrap();
     let refused = old.sign(&renew()).unwrap_err();
-    assert!(matches!(refused, AdminError::NoKey { .. }), "{refused}");
+    assert!(matches!(refused, KeysError::Repository(RepositoryError::NoKey { .. })), "{refused}");
     let crt = fs::read(old.key_file("crt")).unwrap();
     fs::remove_file(old.key_file("crt")).unwrap();
     old.sign(&Resign { master: Some(away), ..renew() }).unwrap();
@@ -172,20 +172,20 @@ fn unsigned_whitelists_are_not_renewed() {
     changed[at] ^= 1;
     fs::write(old.root().join(WHITELIST), &changed).unwrap();
     let refused = old.sign(&renew()).unwrap_err();
-    assert!(matches!(refused, AdminError::Untrusted { .. }), "{refused}");
+    assert!(matches!(refused, KeysError::Repository(RepositoryError::Untrusted { .. })), "{refused}");
     assert_eq!(old.whitelist(), changed);
     fs::write(old.root().join(WHITELIST), &sound).unwrap();
 
     // Another key is no master key, however good it is.
     let other = Resign { master: Some(old.key_file("key")), ..renew() };
     let refused = old.sign(&other).unwrap_err();
-    assert!(matches!(refused, AdminError::OtherMaster { .. }), "{refused}");
+    assert!(matches!(refused, KeysError::Repository(RepositoryError::OtherMaster { .. })), "{refused}");
     assert_eq!(old.whitelist(), sound);
     let nowhere = renew().run(Path::new("/no/such"), &name(), &old.keys(), now()).unwrap_err();
-    assert!(matches!(nowhere, AdminError::NoRepository(_)), "{nowhere}");
+    assert!(matches!(nowhere, KeysError::Repository(RepositoryError::NoRepository(_))), "{nowhere}");
     let publishing = LocalSink::open(old.root());
     let _committing = publishing.lock().unwrap();
-    assert!(matches!(old.sign(&renew()).unwrap_err(), AdminError::Locked { .. }));
+    assert!(matches!(old.sign(&renew()).unwrap_err(), KeysError::Repository(RepositoryError::Locked { .. })));
 }
 
 /// Before every change: if the power went now, there would be the old whitelist or the new one.

@@ -7,11 +7,11 @@ use std::process::Command;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::name::RepositoryName;
 use esker_maintain::{
-    ExportedConfig, Outcome, ParameterRow, ServerConf, Takeover, Upstream, remembered_spool,
+    ExportedConfig, Outcome, ParameterRow, ServerConf, Takeover, TakeoverError, Upstream, remembered_spool,
 };
 use esker_object_storage::{StorageSettings, StorageUrl};
 use esker_repository::{
-    AdminError, Disks, KeyFolder, NewRepository, RememberedStorage, SettingsChange, Storage,
+    Disks, KeyFolder, NewRepository, RememberedStorage, RepositoryError, SettingsChange, Storage,
 };
 
 use crate::workshop::{NAME, Workshop, now, shared_keys};
@@ -53,7 +53,7 @@ fn storage(workshop: &Workshop) -> Storage {
     Storage::open(&workshop.root()).unwrap()
 }
 
-fn plan(workshop: &Workshop, conf: &ServerConf) -> Result<Takeover, AdminError> {
+fn plan(workshop: &Workshop, conf: &ServerConf) -> Result<Takeover, TakeoverError> {
     Takeover::plan(conf, &storage(workshop), &name(), &workshop.keys(), now())
 }
 
@@ -135,17 +135,17 @@ fn configurations_that_do_not_fit_are_refused() {
         ("CREATOR_VERSION", "144"),
     ] {
         let refused = plan(&workshop, &server_conf(&workshop, &[change])).unwrap_err();
-        assert!(matches!(&refused, AdminError::ServerConf { .. }), "{change:?}: {refused}");
+        assert!(matches!(&refused, TakeoverError::ServerConf { .. }), "{change:?}: {refused}");
     }
     let lacks_bucket = workshop.folder.path().join("s3.conf");
     fs::write(&lacks_bucket, "CVMFS_S3_HOST=h\n").unwrap();
     let lacks_bucket = format!("S3,/tmp,cvmfs/a@{}", lacks_bucket.display());
     for upstream in ["S3,/tmp,cvmfs/a@/none/s3.conf", "S3,/tmp,cvmfs/a", "gw,/tmp,http://g", &lacks_bucket] {
         let conf = server_conf(&workshop, &[("UPSTREAM_STORAGE", upstream)]);
-        assert!(matches!(conf.storage(), Err(AdminError::ServerConf { .. })), "{upstream}");
+        assert!(matches!(conf.storage(), Err(TakeoverError::ServerConf { .. })), "{upstream}");
     }
     let missing = ServerConf::read(&workshop.folder.path().join("none")).unwrap_err();
-    assert!(matches!(&missing, AdminError::ServerConf { .. }), "{missing}");
+    assert!(matches!(&missing, TakeoverError::ServerConf { .. }), "{missing}");
 }
 
 #[test]
@@ -198,7 +198,10 @@ fn an_exported_configuration_is_read_back() {
     let exported = ExportedConfig::new(&workshop.root(), &name(), "builder", None, None).unwrap();
     let folder = workshop.folder.path().join("repositories.d").join(NAME);
     let [path, client] = &exported.write(&folder).unwrap()[..] else { panic!() };
-    assert!(matches!(exported.write(&folder), Err(AdminError::File { .. })), "files are not replaced");
+    assert!(
+        matches!(exported.write(&folder), Err(TakeoverError::Repository(RepositoryError::File { .. }))),
+        "files are not replaced"
+    );
     // cvmfs_server sources both.
     for (path, variable, value) in [
         (path, "CVMFS_AUTO_TAG_TIMESPAN", "30 days ago"),
@@ -243,7 +246,7 @@ fn values_that_a_shell_would_evaluate_are_not_exported() {
     let workshop = Workshop::new();
     for owner in ["$(id)", "a b", "x;y", "`id`", "a\nb"] {
         let refused = ExportedConfig::new(&workshop.root(), &name(), owner, None, None).unwrap_err();
-        assert!(matches!(&refused, AdminError::ServerConf { .. }), "{owner}: {refused}");
+        assert!(matches!(&refused, TakeoverError::ServerConf { .. }), "{owner}: {refused}");
     }
     let odd: PathBuf = "/spool/$x".into();
     assert!(ExportedConfig::new(&workshop.root(), &name(), "root", None, Some(&odd)).is_err());

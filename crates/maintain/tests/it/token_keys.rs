@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use esker_maintain::Rotate;
-use esker_repository::{AdminError, Disks, TokenKey};
+use esker_maintain::{KeysError, Rotate};
+use esker_repository::{Disks, RepositoryError, TokenKey};
 use esker_testkit::disk::{FaultDisk, Plan};
 
 use crate::keys::{Owner, has, name, openssl, resign, rotate, text_of};
@@ -51,7 +51,7 @@ fn a_rotation_puts_a_key_in_a_token_to_use() {
         owner.assert_clean();
     };
     let refused = start(&owner, Some(&wrong), &Disks::default()).unwrap_err();
-    assert!(matches!(refused, AdminError::Signing(_)), "{refused}");
+    assert!(matches!(refused, KeysError::Repository(RepositoryError::Signing(_))), "{refused}");
     assert!(!owner.path("next.crt").exists());
     for token in [Some(&tokens[0]), Some(&tokens[1]), None] {
         start(&owner, token, &Disks::default()).unwrap();
@@ -86,7 +86,7 @@ fn a_rotation_puts_a_key_in_a_token_to_use() {
             }
             met += 1;
             match start(&owner, Some(&tokens[1]), &Disks::default()) {
-                Ok(_) | Err(AdminError::Rotation(_)) => {}
+                Ok(_) | Err(KeysError::Rotation(_)) => {}
                 Err(error) => panic!("operation {at}: {error}"),
             }
             owner.publish(&format!("repeated after operation {at}"));

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use esker_format::catalog::{Catalog, PathKey, XattrList};
 use esker_format::copied_xattr::PUBLISHED_PATH;
-use esker_publish::{BaseRevision, PublishUpper, Report, Upper};
-use esker_repository::AdminError;
+use esker_publish::{BaseRevision, PublishError, PublishUpper, Report, Upper};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 
 use crate::corpus::World;
@@ -43,7 +42,7 @@ fn world_with(names: &str, more: &[(&[u8], &[u8])]) -> World {
 }
 
 /// Publishes an upper folder as an ordinary user, who saw everything as its own.
-pub(crate) fn transaction(world: &World, change: impl FnOnce(&Path)) -> Result<Report, AdminError> {
+pub(crate) fn transaction(world: &World, change: impl FnOnce(&Path)) -> Result<Report, PublishError> {
     let folder = tempfile::tempdir().unwrap();
     let me = fs::metadata(folder.path()).unwrap();
     let repository = world.open().unwrap();

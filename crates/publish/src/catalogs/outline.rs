@@ -1,9 +1,10 @@
 //! Finds the catalogs that a new revision has to write, and their sizes.
 
 use esker_format::catalog::Flags;
-use esker_repository::{AdminError, entry::AUTO_MARKER, path};
+use esker_repository::{entry::AUTO_MARKER, path};
 
 use crate::changes::NewTree;
+use crate::error::PublishError;
 
 /// A directory of a catalog.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Outline {
 /// Finds all catalogs in which something changes, from the root down.
 ///
 /// Fails if a published catalog can't be written again, or can't go, without a loss.
-pub(crate) fn outline_all(tree: NewTree<'_>) -> Result<Vec<Outline>, AdminError> {
+pub(crate) fn outline_all(tree: NewTree<'_>) -> Result<Vec<Outline>, PublishError> {
     let mut outlines = Vec::new();
     let mut waiting = vec![Vec::new()];
     while let Some(mountpoint) = waiting.pop() {
@@ -55,7 +56,7 @@ fn outline(
     tree: NewTree<'_>,
     mountpoint: Vec<u8>,
     to_write: &mut Vec<Vec<u8>>,
-) -> Result<Outline, AdminError> {
+) -> Result<Outline, PublishError> {
     let must_stay = match tree.published.at(&mountpoint)? {
         Some(old) => old.carried()?.pairs_of_its_own().next().is_some(),
         None => false,

@@ -6,9 +6,10 @@ use esker_format::catalog::{Counters, Flags, NestedCatalog, PathKey};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::catalog::{CatalogHeader, CatalogWriter, Entry};
-use esker_repository::{AdminError, Encoder, path, published::OldCatalog};
+use esker_repository::{Encoder, RepositoryError, path, published::OldCatalog};
 
 use super::{Built, CatalogBuilder};
+use crate::error::PublishError;
 
 /// State of one thread that writes catalogs.
 pub(super) struct Writer<'b, 'r> {
@@ -30,7 +31,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         Self { builder, encoder: Encoder::for_metadata(), room: Vec::new() }
     }
 
-    pub(super) fn write(&mut self, mountpoint: &[u8]) -> Result<Built, AdminError> {
+    pub(super) fn write(&mut self, mountpoint: &[u8]) -> Result<Built, PublishError> {
         let builder = self.builder;
         let old = builder.tree.published.at(mountpoint)?;
         let walk = self.walk(mountpoint)?;
@@ -39,7 +40,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         let mut writer = CatalogWriter::new();
         for (key, parent, entry) in walk.rows {
             // A row that readers refuse would cost everything in the catalog, and every revision after this one.
-            entry.check().map_err(|reason| AdminError::Row {
+            entry.check().map_err(|reason| PublishError::Row {
                 catalog: path::shown(mountpoint),
                 name: path::shown(&entry.name),
                 reason,
@@ -62,9 +63,9 @@ impl<'b, 'r> Writer<'b, 'r> {
     }
 
     /// Collects the entries directory by directory, so that the rows of a directory are adjacent.
-    fn walk(&self, mountpoint: &[u8]) -> Result<Walk, AdminError> {
+    fn walk(&self, mountpoint: &[u8]) -> Result<Walk, PublishError> {
         let tree = self.builder.tree;
-        let missing = || AdminError::Missing {
+        let missing = || RepositoryError::Missing {
             what: format!("directory {}", path::shown(mountpoint)),
             object: "its entry".to_owned(),
         };
@@ -95,7 +96,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         row: usize,
         walk: &mut Walk,
         waiting: &mut Vec<(Vec<u8>, usize)>,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         let tree = self.builder.tree;
         let parent = PathKey::of(directory);
         let entries = tree.list(directory)?;
@@ -134,13 +135,14 @@ impl<'b, 'r> Writer<'b, 'r> {
     }
 
     /// Returns the row of a nested catalog for its parent: the catalog just written, or the unchanged one.
-    fn nested(&self, path: &[u8]) -> Result<NestedCatalog, AdminError> {
+    fn nested(&self, path: &[u8]) -> Result<NestedCatalog, PublishError> {
         if let Some(built) = self.builder.built.lock().get(path) {
             return Ok(built.nested(path));
         }
         let what = || format!("the catalog of {}", path::shown(path));
         let published = self.builder.tree.published.nested_at(path)?;
-        published.ok_or_else(|| AdminError::Missing { what: what(), object: "its hash".to_owned() })
+        let missing = || RepositoryError::Missing { what: what(), object: "its hash".to_owned() };
+        Ok(published.ok_or_else(missing)?)
     }
 
     /// Returns the counters of the nested catalogs: the old ones plus the changes of this revision, so that unchanged
@@ -149,7 +151,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         &self,
         old: Option<&OldCatalog>,
         nested: &BTreeMap<Vec<u8>, NestedCatalog>,
-    ) -> Result<Counters, AdminError> {
+    ) -> Result<Counters, PublishError> {
         let published = self.builder.tree.published;
         let mut subtree = Counters::default();
         let mut counted = BTreeMap::new();
@@ -176,7 +178,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         Ok(subtree)
     }
 
-    fn header(&self, mountpoint: &[u8], old: Option<&OldCatalog>) -> Result<CatalogHeader, AdminError> {
+    fn header(&self, mountpoint: &[u8], old: Option<&OldCatalog>) -> Result<CatalogHeader, PublishError> {
         let builder = self.builder;
         let properties = old.map(|old| old.catalog.properties());
         let is_root = mountpoint.is_empty();

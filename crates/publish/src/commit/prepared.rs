@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
-use esker_repository::{AdminError, BranchHead, ReadHead, entry::objects_of, published::Published};
+use esker_repository::{BranchHead, ReadHead, entry::objects_of, published::Published};
 
 use crate::balance;
 use crate::catalogs::{Built, CatalogBuilder};
 use crate::changes::{Changes, NewTree};
+use crate::error::PublishError;
 use crate::limits::{self, OverLimits};
 use crate::report::AddedBundles;
 use crate::revision::{Context, PublishOptions};
@@ -45,7 +46,7 @@ impl Prepared {
         changes: &Changes,
         head: ReadHead,
         options: &PublishOptions<'_>,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, PublishError> {
         let mut changes = changes.clone();
         let branch = options.tag.branch.as_ref();
         let onto = BranchHead::find(context.repository, &head.verified, branch)?;
@@ -55,7 +56,7 @@ impl Prepared {
             && let Rebased::Conflict { paths, count } = rebase(&context.published, &published, &mut changes)?
         {
             let (base, head) = (context.base.revision, onto.revision);
-            return Err(AdminError::Conflict { paths, count, base, head });
+            return Err(PublishError::Conflict { paths, count, base, head });
         }
         let bundles = context.add_bundles(&published, &mut changes, &options.profiles, true)?;
         let written = match changes.is_empty() {
@@ -77,7 +78,7 @@ fn write(
     changes: &mut Changes,
     (head, onto): (&ReadHead, &BranchHead),
     threads: usize,
-) -> Result<Written, AdminError> {
+) -> Result<Written, PublishError> {
     let sink = context.repository.sink();
     let outlines = balance::decide(published, changes, &context.comparison())?;
     let limits = &context.repository.settings().limits;

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use esker_format::catalog::Flags;
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, entry, path, published::Published};
+use esker_repository::{entry, path, published::Published};
 
 use crate::changes::{Changes, DirectoryChange, NewTree};
+use crate::error::PublishError;
 use crate::trigger_flags::with_flags_mended;
 
 /// Most paths of a conflict that are named.
@@ -35,7 +36,7 @@ pub(super) fn rebase(
     base: &Published,
     head: &Published,
     changes: &mut Changes,
-) -> Result<Rebased, AdminError> {
+) -> Result<Rebased, PublishError> {
     let mut rebase = Rebase { base, head, named: Vec::new(), count: 0 };
     rebase.root(changes)?;
     let mut mixed = Vec::new();
@@ -86,7 +87,7 @@ impl Rebase<'_> {
         self.count += 1;
     }
 
-    fn root(&mut self, changes: &mut Changes) -> Result<(), AdminError> {
+    fn root(&mut self, changes: &mut Changes) -> Result<(), PublishError> {
         let Some(ours) = changes.root.clone() else { return Ok(()) };
         let (old, new) = (self.base.entry(b"")?, self.head.entry(b"")?);
         match judge(old.as_ref(), new.as_ref(), Some(&ours)) {
@@ -99,7 +100,7 @@ impl Rebase<'_> {
     }
 
     /// Rebases the changes in one directory; tells whether the later revision changed something in it, too.
-    fn directory(&mut self, directory: &[u8], changes: &mut Changes) -> Result<bool, AdminError> {
+    fn directory(&mut self, directory: &[u8], changes: &mut Changes) -> Result<bool, PublishError> {
         if self.base.owner(directory)?.hash == self.head.owner(directory)?.hash {
             return Ok(false);
         }
@@ -164,7 +165,7 @@ impl Rebase<'_> {
     }
 
     /// Finds conflicts with the removal of a directory and all its entries.
-    fn compare_below(&mut self, directory: &[u8]) -> Result<(), AdminError> {
+    fn compare_below(&mut self, directory: &[u8]) -> Result<(), PublishError> {
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {
             if self.base.owner(&directory)?.hash == self.head.owner(&directory)?.hash {
@@ -182,7 +183,7 @@ impl Rebase<'_> {
         old: &BTreeMap<Vec<u8>, Entry>,
         new: &BTreeMap<Vec<u8>, Entry>,
         which: impl Fn(&&Vec<u8>) -> bool,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         for below in self.compare(directory, old, new, which) {
             self.compare_below(&below)?;
         }
@@ -213,7 +214,7 @@ impl Rebase<'_> {
     }
 }
 
-fn listed(published: &Published, directory: &[u8]) -> Result<BTreeMap<Vec<u8>, Entry>, AdminError> {
+fn listed(published: &Published, directory: &[u8]) -> Result<BTreeMap<Vec<u8>, Entry>, PublishError> {
     Ok(published.list(directory)?.into_iter().map(|entry| (entry.name.clone(), entry)).collect())
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use esker_format::catalog::Chunk;
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm, Hasher};
-use esker_repository::{AdminError, Deflate, Encoder};
+use esker_repository::{Deflate, Encoder, RepositoryError};
 
 use super::Graft;
 
@@ -98,7 +98,7 @@ impl GraftOptions {
         if self.compression == Compression::Stored {
             return Ok((hasher.finish(), size));
         }
-        let failed = |error: AdminError| io::Error::other(error.to_string());
+        let failed = |error: RepositoryError| io::Error::other(error.to_string());
         let mut encoder = Encoder::new(self.compression, Deflate::Stock).map_err(failed)?;
         let stored = encoder.encode(&kept, &mut room).map_err(failed)?;
         Ok((ContentHash::of(self.algorithm, stored), size))

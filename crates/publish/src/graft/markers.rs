@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, Settings, path};
+use esker_repository::{Settings, path};
 
+use crate::error::PublishError;
 use crate::source::{Facts, Source, SourceEntry};
 
 use super::{Graft, MARKER_MAX, PREFIX};
@@ -26,7 +27,7 @@ impl Grafts {
         folder: &OwnedFd,
         relative: &[u8],
         entries: &mut Vec<SourceEntry>,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, PublishError> {
         let is_marker = |entry: &SourceEntry| grafted_by(&entry.name).is_some();
         // Almost no directory has one.
         if !entries.iter().any(is_marker) {
@@ -38,7 +39,7 @@ impl Grafts {
         for marker in markers {
             let at = path::join(relative, &marker.name);
             let refused =
-                |reason: &str| AdminError::Graft { path: source.shown(&at), reason: reason.to_owned() };
+                |reason: &str| PublishError::Graft { path: source.shown(&at), reason: reason.to_owned() };
             if !marker.facts.is_file() || marker.facts.size > MARKER_MAX {
                 return Err(refused("it is not a regular file of at most 64 MiB"));
             }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use esker_archive::{ArchiveError, Entry as ArchiveEntry, Kind, Reader};
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, path};
+use esker_repository::path;
 
+use crate::error::PublishError;
 use crate::graft::{MARKER_MAX, grafted_by};
 use crate::pipeline::Feed;
 use crate::source::pack_xattrs;
@@ -24,8 +25,8 @@ pub(super) struct Archive {
 const READ_AHEAD: usize = 256 << 10;
 
 impl Archive {
-    pub(super) fn open(path: &Path) -> Result<Self, AdminError> {
-        let failed = |source| AdminError::Source { doing: "reading", path: path.to_owned(), source };
+    pub(super) fn open(path: &Path) -> Result<Self, PublishError> {
+        let failed = |source| PublishError::Source { doing: "reading", path: path.to_owned(), source };
         let input: Box<dyn Read + Send> = if path.as_os_str() == "-" {
             Box::new(io::stdin())
         } else {
@@ -35,15 +36,19 @@ impl Archive {
             esker_archive::decompressed(BufReader::with_capacity(READ_AHEAD, input)).map_err(failed)?;
         if stream.is_empty() {
             // The program that wrote the archive has probably failed, so an empty one is refused.
-            return Err(AdminError::Refused { path: path.to_owned(), reason: "it is empty".into() });
+            return Err(PublishError::Refused { path: path.to_owned(), reason: "it is empty".into() });
         }
         Ok(Self { shown: path.to_owned(), stream: Box::new(stream) })
     }
 
     /// Hands all entries to the collector, and their content to the pipeline.
-    pub(super) fn read(&mut self, collector: &mut Collector<'_>, feed: &Feed<'_>) -> Result<(), AdminError> {
+    pub(super) fn read(
+        &mut self,
+        collector: &mut Collector<'_>,
+        feed: &Feed<'_>,
+    ) -> Result<(), PublishError> {
         let shown = self.shown.clone();
-        let failed = |source| AdminError::Source { doing: "reading", path: shown.clone(), source };
+        let failed = |source| PublishError::Source { doing: "reading", path: shown.clone(), source };
         let mut reader = Reader::new(&mut self.stream);
         while let Some(entry) = reader.next().map_err(|error| refused(&shown, error))? {
             if feed.is_over() {
@@ -117,16 +122,16 @@ fn fill(content: &mut impl Read, mut room: &mut [u8]) -> io::Result<usize> {
     Ok(wanted - room.len())
 }
 
-fn refused(archive: &Path, error: ArchiveError) -> AdminError {
+fn refused(archive: &Path, error: ArchiveError) -> PublishError {
     let path = archive.to_owned();
     if error.is_of_reading() {
-        return AdminError::Source { doing: "reading", path, source: error.into_io() };
+        return PublishError::Source { doing: "reading", path, source: error.into_io() };
     }
-    AdminError::Refused { path, reason: error.to_string() }
+    PublishError::Refused { path, reason: error.to_string() }
 }
 
 /// Converts an archive entry to a catalog entry.
-fn member(place: Vec<u8>, from: ArchiveEntry, collector: &Collector<'_>) -> Result<Member, AdminError> {
+fn member(place: Vec<u8>, from: ArchiveEntry, collector: &Collector<'_>) -> Result<Member, PublishError> {
     let type_bits = match &from.kind {
         Kind::File(_) | Kind::Hardlink(_) => 0o100_000,
         Kind::Directory => 0o040_000,

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use esker_format::write::catalog::Entry;
 use esker_repository::{
-    AdminError, Settings,
+    RepositoryError, Settings,
     entry::{self, MARKER},
     path,
 };
 
 use crate::changes::{Changes, NewTree};
+use crate::error::PublishError;
 use crate::filter::Filter;
 use crate::graft::{self, Graft, grafted_by};
 use crate::limits;
@@ -57,8 +58,8 @@ pub(super) struct Collector<'r> {
     replaced: u64,
 }
 
-fn refused_graft(marker: &[u8], reason: String) -> AdminError {
-    AdminError::Graft { path: path::shown(marker).into(), reason }
+fn refused_graft(marker: &[u8], reason: String) -> PublishError {
+    PublishError::Graft { path: path::shown(marker).into(), reason }
 }
 
 /// Changes that an archive makes.
@@ -129,7 +130,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Creates the target directory of the archive and its parents; returns its path.
-    pub(super) fn enter(&mut self, target: &[u8]) -> Result<Vec<u8>, AdminError> {
+    pub(super) fn enter(&mut self, target: &[u8]) -> Result<Vec<u8>, PublishError> {
         let target = self.directory(target)?;
         self.make_directory(&target)?;
         self.target.clone_from(&target);
@@ -137,7 +138,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Returns the destination of an entry: its path below the target, with symlinks in its parents resolved.
-    pub(super) fn place(&mut self, path: &[u8]) -> Result<Vec<u8>, AdminError> {
+    pub(super) fn place(&mut self, path: &[u8]) -> Result<Vec<u8>, PublishError> {
         let path = path::normalise(&path::join(&self.target, path))?;
         match path::split(&path) {
             Some((directory, name)) => Ok(path::join(&self.directory(directory)?, name)),
@@ -151,7 +152,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Returns the path of a directory after following the symlinks on it.
-    fn directory(&mut self, named: &[u8]) -> Result<Vec<u8>, AdminError> {
+    fn directory(&mut self, named: &[u8]) -> Result<Vec<u8>, PublishError> {
         if let Some((last, place)) = &self.last_directory
             && last == named
         {
@@ -163,10 +164,10 @@ impl<'r> Collector<'r> {
     }
 
     /// Deletes a path; a missing path is no error.
-    pub(super) fn delete(&mut self, path: &[u8]) -> Result<(), AdminError> {
+    pub(super) fn delete(&mut self, path: &[u8]) -> Result<(), PublishError> {
         let Some((directory, name)) = path::split(path) else {
             let reason = "the root of the repository can't be deleted";
-            return Err(AdminError::Target { path: "/".to_owned(), reason });
+            return Err(RepositoryError::Target { path: "/".to_owned(), reason }.into());
         };
         let directory = self.directory(directory)?;
         let path = path::join(&directory, name);
@@ -188,7 +189,7 @@ impl<'r> Collector<'r> {
         path::ancestry(path).any(|above| self.deleted.contains(above))
     }
 
-    fn count_below(&mut self, directory: &[u8]) -> Result<(), AdminError> {
+    fn count_below(&mut self, directory: &[u8]) -> Result<(), PublishError> {
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {
             for entry in self.tree().list(&directory)? {
@@ -202,7 +203,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Returns the current entry of a path, or `None` if a parent directory is missing.
-    fn find(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
+    fn find(&self, path: &[u8]) -> Result<Option<Entry>, PublishError> {
         for ancestor in path::ancestry(path) {
             let entry = self.tree().entry(ancestor)?;
             match entry {
@@ -215,7 +216,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Makes sure that a path and its parents are directories.
-    pub(super) fn make_directory(&mut self, path: &[u8]) -> Result<(), AdminError> {
+    pub(super) fn make_directory(&mut self, path: &[u8]) -> Result<(), PublishError> {
         let mut missing = Vec::new();
         let mut at = path;
         while let Some((above, _)) = path::split(at) {
@@ -238,7 +239,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Makes a directory the root of a nested catalog.
-    pub(super) fn mark_nested(&mut self, directory: &[u8]) -> Result<(), AdminError> {
+    pub(super) fn mark_nested(&mut self, directory: &[u8]) -> Result<(), PublishError> {
         let marker = path::join(directory, MARKER);
         if self.find(&marker)?.is_none() {
             let Some(entry) = self.find(directory)? else { return Ok(()) };
@@ -254,7 +255,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Adds or replaces an entry whose parent directory exists.
-    fn put(&mut self, path: &[u8], entry: Entry) -> Result<(), AdminError> {
+    fn put(&mut self, path: &[u8], entry: Entry) -> Result<(), PublishError> {
         let Some((directory, name)) = path::split(path) else { return Ok(()) };
         let before = self.tree().entry(path)?;
         if entry.is_directory() {
@@ -281,7 +282,7 @@ impl<'r> Collector<'r> {
         Ok(())
     }
 
-    fn add(&mut self, member: Member) -> Result<(), AdminError> {
+    fn add(&mut self, member: Member) -> Result<(), PublishError> {
         let Member { path, mut entry, xattrs_left_out } = member;
         self.counted.xattrs_left_out += xattrs_left_out;
         self.own(&mut entry);
@@ -292,7 +293,7 @@ impl<'r> Collector<'r> {
         };
         if name == MARKER && (directory.is_empty() || !entry.is_file()) {
             let reason = "a marker of a nested catalog must be a regular file, and not in the root";
-            return Err(AdminError::Target { path: path::shown(&path), reason });
+            return Err(RepositoryError::Target { path: path::shown(&path), reason }.into());
         }
         let directory = directory.to_vec();
         self.make_directory(&directory)?;
@@ -303,7 +304,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Adds a file of this size; the job that stores its content is returned.
-    pub(super) fn file(&mut self, mut member: Member, size: u64) -> Result<usize, AdminError> {
+    pub(super) fn file(&mut self, mut member: Member, size: u64) -> Result<usize, PublishError> {
         let path = member.path.clone();
         member.entry.size = size;
         let limits = &self.settings().limits;
@@ -318,7 +319,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Notes the marker of a graft; `text` is none if it is no regular file, or too large.
-    pub(super) fn graft(&mut self, marker: &[u8], text: Option<&[u8]>) -> Result<(), AdminError> {
+    pub(super) fn graft(&mut self, marker: &[u8], text: Option<&[u8]>) -> Result<(), PublishError> {
         let refused = |reason: String| refused_graft(marker, reason);
         let text = text.ok_or_else(|| refused("it is not a regular file of at most 64 MiB".to_owned()))?;
         let graft = Graft::parse(text).map_err(refused)?;
@@ -335,7 +336,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Sets the content of grafted files, and of their other names.
-    fn set_grafts(&mut self) -> Result<(), AdminError> {
+    fn set_grafts(&mut self) -> Result<(), PublishError> {
         for (path, graft) in std::mem::take(&mut self.grafts) {
             let Some((directory, name)) = path::split(&path) else { continue };
             let key = (directory.to_vec(), name.to_vec());
@@ -356,7 +357,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Adds a directory, symlink or special file, or a file whose content a marker says.
-    pub(super) fn other(&mut self, mut member: Member) -> Result<(), AdminError> {
+    pub(super) fn other(&mut self, mut member: Member) -> Result<(), PublishError> {
         if source_entry::is_left_out(member.entry.mode, self.settings()) {
             self.counted.special_left_out += 1;
             self.left_out.insert(member.path);
@@ -370,12 +371,12 @@ impl<'r> Collector<'r> {
     }
 
     /// Adds another name for a file.
-    pub(super) fn link(&mut self, path: Vec<u8>, target: &[u8]) -> Result<(), AdminError> {
+    pub(super) fn link(&mut self, path: Vec<u8>, target: &[u8]) -> Result<(), PublishError> {
         if self.left_out.contains(target) {
             self.left_out.insert(path);
             return Ok(());
         }
-        let missing = || AdminError::Target {
+        let missing = || RepositoryError::Target {
             path: path::shown(target),
             reason: "the archive has a hardlink to it, but it is neither in the archive before nor published",
         };
@@ -397,7 +398,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Fills in the stored contents, and drops changes that equal the published entries.
-    pub(super) fn finish(mut self, contents: &[Content]) -> Result<Collected, AdminError> {
+    pub(super) fn finish(mut self, contents: &[Content]) -> Result<Collected, PublishError> {
         for (path, job) in std::mem::take(&mut self.jobs) {
             let Some((directory, name)) = path::split(&path) else { continue };
             // A later member may have taken the place of a directory on the way.
@@ -425,7 +426,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Assigns all names of one file to the same hard link group.
-    fn join_links(&mut self) -> Result<(), AdminError> {
+    fn join_links(&mut self) -> Result<(), PublishError> {
         for ((directory, first), names) in std::mem::take(&mut self.links) {
             let listing = self.tree().list(&directory)?;
             let highest = listing.iter().map(|entry| entry.hardlink_group).max().unwrap_or(0);
@@ -445,7 +446,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Updates the link counts of a directory after removals.
-    fn mend_groups(&mut self, directory: &[u8]) -> Result<(), AdminError> {
+    fn mend_groups(&mut self, directory: &[u8]) -> Result<(), PublishError> {
         let listing = self.tree().list(directory)?;
         let mut counts: HashMap<u32, u32> = HashMap::new();
         for entry in listing.iter().filter(|entry| entry.hardlink_group != 0) {
@@ -462,7 +463,7 @@ impl<'r> Collector<'r> {
     }
 
     /// Counts the differences of a directory, and drops changes that are none.
-    fn compare(&mut self, directory: &[u8], differences: &mut Differences) -> Result<(), AdminError> {
+    fn compare(&mut self, directory: &[u8], differences: &mut Differences) -> Result<(), PublishError> {
         let Some(change) = self.changes.get(directory) else { return Ok(()) };
         let old = self.context.published.list(directory)?;
         let mut old: HashMap<Vec<u8>, Entry> =

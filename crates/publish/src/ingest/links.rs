@@ -5,9 +5,10 @@
 
 use esker_format::catalog::EntryKind;
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, path};
+use esker_repository::{RepositoryError, path};
 
 use super::collect::Collector;
+use crate::error::PublishError;
 
 /// Maximum number of links followed, as in Linux.
 const LINKS_MAX: u32 = 40;
@@ -17,7 +18,7 @@ const LEADS_OUT: &str = "the archive has an entry below it, and it is a symlink 
 /// Returns the path of a directory after following symlinks.
 ///
 /// A component that does not exist yet is kept as named. A published file in the path is replaced by a directory.
-pub(super) fn followed(collector: &Collector<'_>, named: &[u8]) -> Result<Vec<u8>, AdminError> {
+pub(super) fn followed(collector: &Collector<'_>, named: &[u8]) -> Result<Vec<u8>, PublishError> {
     let mut at = Vec::new();
     let mut left = named.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let mut links = 0;
@@ -28,7 +29,7 @@ pub(super) fn followed(collector: &Collector<'_>, named: &[u8]) -> Result<Vec<u8
             Some(entry) if is_symlink(&entry) => at = target(collector, &at, &below, &entry, &mut links)?,
             Some(_) if collector.has_brought(&below) => {
                 let reason = "the archive has a file there, and another entry below it";
-                return Err(AdminError::Target { path: path::shown(&below), reason });
+                return Err(RepositoryError::Target { path: path::shown(&below), reason }.into());
             }
             _ => return Ok(left.fold(below, |path, name| path::join(&path, name))),
         }
@@ -47,8 +48,8 @@ fn target(
     link: &[u8],
     entry: &Entry,
     links: &mut u32,
-) -> Result<Vec<u8>, AdminError> {
-    let refused = |reason| Err(AdminError::Target { path: path::shown(link), reason });
+) -> Result<Vec<u8>, PublishError> {
+    let refused = |reason| Err(RepositoryError::Target { path: path::shown(link), reason }.into());
     *links += 1;
     if *links > LINKS_MAX {
         return refused("the archive has an entry below it, and it leads to a link, and so on");
@@ -81,12 +82,12 @@ fn target(
 }
 
 /// Refuses a directory of an archive that would replace a published symlink to a directory and so hide its entries.
-pub(super) fn check_replaced(collector: &Collector<'_>, place: &[u8]) -> Result<(), AdminError> {
+pub(super) fn check_replaced(collector: &Collector<'_>, place: &[u8]) -> Result<(), PublishError> {
     let is_link = collector.tree().entry(place)?.is_some_and(|entry| is_symlink(&entry));
     if !is_link || followed(collector, place).is_err() {
         return Ok(());
     }
     let reason = "it is published as a symlink to a directory, and the archive has a directory in its place: \
                   delete the link with --delete, or leave the directory out of the archive";
-    Err(AdminError::Target { path: path::shown(place), reason })
+    Err(RepositoryError::Target { path: path::shown(place), reason }.into())
 }

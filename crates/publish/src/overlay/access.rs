@@ -11,10 +11,11 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use esker_repository::{AdminError, path};
+use esker_repository::{RepositoryError, path};
 use esker_store::open_own_file;
 use rustix::fs::{AtFlags, CWD, Mode, chmodat};
 
+use crate::error::PublishError;
 use crate::source::Source;
 
 /// Name of the record, beside the upper folder.
@@ -35,7 +36,7 @@ pub(super) struct Access {
 
 impl Access {
     /// Opens all entries of an upper folder to their owner. Root needs nothing of that.
-    pub(super) fn open(upper: &Path) -> Result<Self, AdminError> {
+    pub(super) fn open(upper: &Path) -> Result<Self, PublishError> {
         restore(upper)?;
         let mut access = Self { upper: upper.to_owned(), record: record_of(upper), modes: BTreeMap::new() };
         if !rustix::process::geteuid().is_root() {
@@ -49,7 +50,7 @@ impl Access {
         self.modes.get(path).copied()
     }
 
-    fn open_all(&mut self) -> Result<(), AdminError> {
+    fn open_all(&mut self) -> Result<(), PublishError> {
         let root = Source::open(&self.upper)?;
         let mut record: Option<File> = None;
         let mut waiting = vec![Vec::new()];
@@ -76,8 +77,8 @@ impl Access {
         Ok(())
     }
 
-    fn note(&mut self, record: &mut Option<File>, at: &[u8], mode: u32) -> Result<(), AdminError> {
-        let failed = || AdminError::file("writing", &self.record);
+    fn note(&mut self, record: &mut Option<File>, at: &[u8], mode: u32) -> Result<(), PublishError> {
+        let failed = || RepositoryError::file("writing", &self.record);
         let file = match record {
             Some(file) => file,
             None => {
@@ -104,7 +105,7 @@ fn record_of(upper: &Path) -> PathBuf {
 }
 
 /// Gives the entries of an upper folder back the modes that an earlier publisher recorded.
-pub(super) fn restore(upper: &Path) -> Result<(), AdminError> {
+pub(super) fn restore(upper: &Path) -> Result<(), PublishError> {
     let record = record_of(upper);
     let text = match std::fs::metadata(&record) {
         Ok(facts) if facts.len() <= RECORD_MAX => std::fs::read(&record),
@@ -112,7 +113,7 @@ pub(super) fn restore(upper: &Path) -> Result<(), AdminError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => Err(error),
     };
-    let text = text.map_err(AdminError::file("reading", &record))?;
+    let text = text.map_err(RepositoryError::file("reading", &record))?;
     // Directories were opened before their entries, so that they are closed after them.
     for line in text.split(|byte| *byte == 0).rev().filter(|line| !line.is_empty()) {
         let Some(space) = line.iter().position(|byte| *byte == b' ') else { continue };
@@ -123,5 +124,5 @@ pub(super) fn restore(upper: &Path) -> Result<(), AdminError> {
         // An entry may be gone by now.
         let _ = chmodat(CWD, &path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty());
     }
-    std::fs::remove_file(&record).map_err(AdminError::file("removing", &record))
+    Ok(std::fs::remove_file(&record).map_err(RepositoryError::file("removing", &record))?)
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, entry, path, published::Published};
+use esker_repository::{RepositoryError, entry, path, published::Published};
 
 use crate::changes::{Changes, NewTree};
 
 /// Returns the changes that make a tree of a published revision. Nested catalogs that both have are not read.
-pub(super) fn difference(old: &Published, new: NewTree<'_>) -> Result<Changes, AdminError> {
+pub(super) fn difference(old: &Published, new: NewTree<'_>) -> Result<Changes, RepositoryError> {
     let mut changes = Changes::default();
     if let (Some(before), Some(now)) = (old.entry(b"")?, new.entry(b"")?)
         && !entry::is_same(&before, &now)
@@ -42,11 +42,11 @@ pub(super) fn difference(old: &Published, new: NewTree<'_>) -> Result<Changes, A
 }
 
 /// Returns true if a directory is the root of the same nested catalog on both sides, and nothing below it changes.
-fn is_equal(old: &Published, new: NewTree<'_>, directory: &[u8]) -> Result<bool, AdminError> {
+fn is_equal(old: &Published, new: NewTree<'_>, directory: &[u8]) -> Result<bool, RepositoryError> {
     if directory.is_empty() || new.changes.affects(directory) {
         return Ok(false);
     }
-    let hash = |tree: &Published| -> Result<_, AdminError> {
+    let hash = |tree: &Published| -> Result<_, RepositoryError> {
         Ok(tree.nested_at(directory)?.and_then(|nested| nested.hash))
     };
     let before = hash(old)?;

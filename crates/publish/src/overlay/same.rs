@@ -7,7 +7,7 @@ use esker_format::compress::{Compression, decompress};
 use esker_format::hash::{ContentHash, HashAlgorithm, Hasher};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::catalog::Entry;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use esker_store::Sink;
 
 /// Largest object that is decompressed for a comparison. A larger one counts as different, and is stored again.
@@ -15,7 +15,7 @@ const OBJECT_MAX: u64 = 1 << 30;
 
 /// Returns true if a file has exactly the content of a published entry of the same size. An object that is missing or
 /// damaged equals nothing. External data, which is not stored, is compared by its hashes.
-pub(super) fn has_content(sink: &dyn Sink, file: &OwnedFd, entry: &Entry) -> Result<bool, AdminError> {
+pub(super) fn has_content(sink: &dyn Sink, file: &OwnedFd, entry: &Entry) -> Result<bool, RepositoryError> {
     let pieces: Vec<(ObjectName, u64)> = match entry.hash {
         _ if !entry.chunks.is_empty() => entry
             .chunks

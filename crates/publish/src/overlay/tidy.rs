@@ -4,16 +4,17 @@ use std::collections::HashMap;
 
 use esker_format::write::catalog::Entry;
 use esker_repository::{
-    AdminError, entry,
+    entry,
     published::{Published, number_groups},
 };
 
 use crate::changes::{Changes, NewTree};
+use crate::error::PublishError;
 use crate::trigger_flags::with_flags_mended;
 
 /// Mends hard link groups and bundle flags in every changed directory, and drops changes that equal the published
 /// entries.
-pub(super) fn tidy(published: &Published, changes: &mut Changes) -> Result<(), AdminError> {
+pub(super) fn tidy(published: &Published, changes: &mut Changes) -> Result<(), PublishError> {
     for directory in changes.paths() {
         for entry in mended_groups(NewTree { published, changes }, &directory)? {
             changes.put(&directory, entry);
@@ -28,7 +29,7 @@ pub(super) fn tidy(published: &Published, changes: &mut Changes) -> Result<(), A
 
 /// Returns the entries whose group or link count does not fit the names that are left in a directory. Groups are numbered
 /// as published ones are, so that a group that stayed as it was equals the published one.
-fn mended_groups(tree: NewTree<'_>, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
+fn mended_groups(tree: NewTree<'_>, directory: &[u8]) -> Result<Vec<Entry>, PublishError> {
     let listing = tree.list(directory)?;
     let mut counts: HashMap<u32, u32> = HashMap::new();
     for entry in listing.iter().filter(|entry| entry.hardlink_group != 0) {
@@ -47,7 +48,7 @@ fn mended_groups(tree: NewTree<'_>, directory: &[u8]) -> Result<Vec<Entry>, Admi
     Ok(wrong.map(|(new, _)| new).collect())
 }
 
-fn drop_same(published: &Published, changes: &mut Changes, directory: &[u8]) -> Result<(), AdminError> {
+fn drop_same(published: &Published, changes: &mut Changes, directory: &[u8]) -> Result<(), PublishError> {
     let Some(change) = changes.get(directory) else { return Ok(()) };
     if change.fresh || change.entries.is_empty() {
         return Ok(());

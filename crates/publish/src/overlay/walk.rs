@@ -10,13 +10,14 @@ use esker_format::copied_xattr::OverlayOwner;
 use esker_format::posix_acl;
 use esker_format::write::catalog::Entry;
 use esker_repository::{
-    AdminError, Settings,
+    RepositoryError, Settings,
     entry::{self, AUTO_MARKER, MARKER},
     path,
     published::Published,
 };
 use esker_store::Sink;
 
+use crate::error::PublishError;
 use crate::filter::Filter;
 use crate::graft::Grafts;
 use crate::plan::{Differences, Plan, ReadDirectory, ReadFile, Waiting};
@@ -83,13 +84,13 @@ enum Content {
 
 impl Walk<'_> {
     /// Walks from the root. Fails on what overlays of ours don't leave, and on names that are reserved.
-    pub(super) fn run(&self) -> Result<Walked, AdminError> {
+    pub(super) fn run(&self) -> Result<Walked, PublishError> {
         let mut walked = Walked::default();
         self.root(&mut walked)?;
         let mut waiting = vec![Step { path: Vec::new(), existed: true, hides: false }];
         while let Some(step) = waiting.pop() {
             if self.stop.load(Ordering::Relaxed) {
-                return Err(AdminError::Interrupted);
+                return Err(RepositoryError::Interrupted.into());
             }
             let below = self.directory(&step, &mut walked)?;
             waiting.extend(below);
@@ -98,7 +99,7 @@ impl Walk<'_> {
         Ok(walked)
     }
 
-    fn root(&self, walked: &mut Walked) -> Result<(), AdminError> {
+    fn root(&self, walked: &mut Walked) -> Result<(), PublishError> {
         let folder = self.source.open_directory(b"")?;
         let MarkedEntry { xattrs, .. } =
             self.marks(&folder, b"", b".", &mut walked.left_out.xattrs_left_out)?;
@@ -118,7 +119,7 @@ impl Walk<'_> {
     }
 
     /// Collects the changes of one directory; returns the directories in it.
-    fn directory(&self, step: &Step, walked: &mut Walked) -> Result<Vec<Step>, AdminError> {
+    fn directory(&self, step: &Step, walked: &mut Walked) -> Result<Vec<Step>, PublishError> {
         let directory = &step.path;
         let folder = self.source.open_directory(directory)?;
         let mut old: BTreeMap<Vec<u8>, Entry> = BTreeMap::new();
@@ -200,7 +201,7 @@ impl Walk<'_> {
         (found, grafts): (&[Found], &Grafts),
         old: &BTreeMap<Vec<u8>, Entry>,
         walked: &mut Walked,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         let directory = &step.path;
         let has_default_acl = self.has_hidden_default_acl(step)?;
         let groups = groups(found, old);
@@ -292,7 +293,7 @@ impl Walk<'_> {
         directory: &[u8],
         source: &SourceEntry,
         (found, old, origin): (&[Found], &BTreeMap<Vec<u8>, Entry>, Option<&Entry>),
-    ) -> Result<Option<Entry>, AdminError> {
+    ) -> Result<Option<Entry>, PublishError> {
         let facts = &source.facts;
         let is_same_file =
             |other: &SourceEntry| (other.facts.device, other.facts.inode) == (facts.device, facts.inode);
@@ -308,7 +309,7 @@ impl Walk<'_> {
     }
 
     /// Returns true if a directory has a default access control list that the overlay can't have given to new entries.
-    fn has_hidden_default_acl(&self, step: &Step) -> Result<bool, AdminError> {
+    fn has_hidden_default_acl(&self, step: &Step) -> Result<bool, PublishError> {
         if self.overlay().copies(posix_acl::DEFAULT) || !step.existed || step.hides {
             return Ok(false);
         }
@@ -323,7 +324,7 @@ impl Walk<'_> {
     ///
     /// What can't tell where it comes from is taken for a copy of the entry of its name: symlinks and special files, and
     /// everything in an upper folder without attributes.
-    fn origin(&self, one: &Found, before: Option<&Entry>) -> Result<Option<Entry>, AdminError> {
+    fn origin(&self, one: &Found, before: Option<&Entry>) -> Result<Option<Entry>, PublishError> {
         let facts = &one.entry.facts;
         let origin = match &one.published {
             Some(path) if path.starts_with(b"/") => {
@@ -343,7 +344,7 @@ impl Walk<'_> {
         at: &[u8],
         name: &[u8],
         left_out: &mut u64,
-    ) -> Result<MarkedEntry, AdminError> {
+    ) -> Result<MarkedEntry, PublishError> {
         let pairs = read_xattr_pairs(folder, name)
             .map_err(self.source.failed("reading the extended attributes of", at))?;
         let (marks, mut own) = marks::split(pairs);
@@ -437,7 +438,7 @@ fn is_marker(name: &[u8]) -> bool {
 }
 
 /// Refuses reserved names, and entries that only an overlay with other options makes.
-fn refuse(directory: &[u8], entry: &SourceEntry, marks: Marks) -> Result<(), AdminError> {
+fn refuse(directory: &[u8], entry: &SourceEntry, marks: Marks) -> Result<(), PublishError> {
     let reason = match entry.name.as_slice() {
         _ if marks.redirect => {
             "the overlay has it as a renamed directory of the lower layer, whose entries it lacks"
@@ -448,7 +449,7 @@ fn refuse(directory: &[u8], entry: &SourceEntry, marks: Marks) -> Result<(), Adm
         MARKER if !entry.facts.is_file() => "a marker of a nested catalog must be a regular file",
         _ => return Ok(()),
     };
-    Err(AdminError::Target { path: path::shown(&path::join(directory, &entry.name)), reason })
+    Err(RepositoryError::Target { path: path::shown(&path::join(directory, &entry.name)), reason }.into())
 }
 
 /// Returns group number and number of names for each file with several names in a directory. The numbers follow those of

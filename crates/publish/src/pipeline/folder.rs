@@ -3,8 +3,9 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use esker_repository::{AdminError, path};
+use esker_repository::path;
 
+use crate::error::PublishError;
 use crate::plan::{Plan, ReadFile};
 use crate::source::{Facts, Source};
 
@@ -52,7 +53,7 @@ impl<'p> FolderFiles<'p> {
         (0..count).map(feeder).collect()
     }
 
-    fn feed(&self, feed: &Feed<'_>) -> Result<(), AdminError> {
+    fn feed(&self, feed: &Feed<'_>) -> Result<(), PublishError> {
         while !feed.is_over() {
             let Some(batch) = self.batches.get(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
             let directory = self.source.open_directory(batch.relative)?;
@@ -69,9 +70,9 @@ impl<'p> FolderFiles<'p> {
         directory: &OwnedFd,
         relative: &[u8],
         file: &ReadFile,
-    ) -> Result<(), AdminError> {
+    ) -> Result<(), PublishError> {
         let path = path::join(relative, &file.name);
-        let changed = || AdminError::Changed(self.source.shown(&path));
+        let changed = || PublishError::Changed(self.source.shown(&path));
         let opened = self.source.open_file(directory, relative, &file.name)?;
         let check = || match Facts::of_file(opened.as_fd()) {
             Ok(facts) if facts == file.facts => Ok(()),
@@ -87,7 +88,7 @@ impl<'p> FolderFiles<'p> {
         check()
     }
 
-    fn fill(&self, file: &OwnedFd, path: &[u8], mut room: &mut [u8]) -> Result<usize, AdminError> {
+    fn fill(&self, file: &OwnedFd, path: &[u8], mut room: &mut [u8]) -> Result<usize, PublishError> {
         let wanted = room.len();
         while !room.is_empty() {
             match rustix::io::read(file, &mut *room) {

@@ -7,14 +7,19 @@ use esker_format::catalog::{Chunk, Flags};
 use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{AdminError, Encoder};
+use esker_repository::Encoder;
 use esker_store::Put;
 
 use crate::content_index::ContentKey;
+use crate::error::PublishError;
 
 use super::{Content, Piece, Pipeline, Run};
 
-pub(super) fn work(pipeline: &Pipeline<'_>, run: &Run, waiting: &Receiver<Piece>) -> Result<(), AdminError> {
+pub(super) fn work(
+    pipeline: &Pipeline<'_>,
+    run: &Run,
+    waiting: &Receiver<Piece>,
+) -> Result<(), PublishError> {
     let mut encoder = Encoder::new(pipeline.settings.compression, pipeline.settings.deflate)?;
     let mut room = Vec::new();
     for piece in waiting {
@@ -46,7 +51,7 @@ fn store(
     encoder: &mut Encoder,
     room: &mut Vec<u8>,
     piece: &Piece,
-) -> Result<ObjectName, AdminError> {
+) -> Result<ObjectName, PublishError> {
     let kind = if piece.offset.is_some() { ObjectKind::Chunk } else { ObjectKind::File };
     if piece.external {
         return Ok(ObjectName::new(ContentHash::of(pipeline.algorithm, &piece.plain), kind));

@@ -6,7 +6,9 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use esker_format::catalog::XattrList;
 use esker_format::copied_xattr::PUBLISHED_PATH;
-use esker_repository::{AdminError, LongXattrs, Settings, path};
+use esker_repository::{LongXattrs, Settings, path};
+
+use crate::error::PublishError;
 use rustix::fs::{lgetxattr, llistxattr};
 use rustix::io::Errno;
 
@@ -59,7 +61,7 @@ pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<P
 }
 
 /// Encodes the extended attributes that catalogs can represent, as the settings say; `at` is the path for messages.
-pub(crate) fn pack_xattrs(found: Vec<Pair>, at: &[u8], settings: &Settings) -> Result<Xattrs, AdminError> {
+pub(crate) fn pack_xattrs(found: Vec<Pair>, at: &[u8], settings: &Settings) -> Result<Xattrs, PublishError> {
     if !settings.xattrs {
         return Ok(Xattrs::default());
     }
@@ -71,7 +73,7 @@ pub(crate) fn pack_xattrs(found: Vec<Pair>, at: &[u8], settings: &Settings) -> R
         let is_long = value.len() > XattrList::SHORT_VALUE_MAX;
         if is_long && settings.long_xattrs == LongXattrs::Refuse {
             let (path, name, size) = (path::shown(at), path::shown(&name), value.len());
-            return Err(AdminError::LongXattr { path, name, size });
+            return Err(PublishError::LongXattr { path, name, size });
         }
         // It tells of a published tree, and copies of its files have it too.
         if name == PUBLISHED_PATH {

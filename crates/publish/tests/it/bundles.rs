@@ -6,8 +6,7 @@ use std::path::Path;
 use esker_format::name::RepositoryName;
 use esker_format::profile::{Profile, ProfileFile, ProfileRead};
 use esker_format::time::UnixTime;
-use esker_publish::{Ingest, NamedProfile, Owner, Profiles, Publish, Report};
-use esker_repository::AdminError;
+use esker_publish::{Ingest, NamedProfile, Owner, Profiles, Publish, PublishError, Report};
 use esker_testkit::check::Findings;
 
 use crate::workshop::{NAME, Workshop, now, options};
@@ -116,8 +115,8 @@ fn removing_a_profile_removes_its_bundles() {
     assert_eq!(Profiles::of(&repository).names().unwrap(), ["other", "tool"]);
     assert_eq!(Profiles::of(&repository).get("other").unwrap(), other);
     Profiles::of(&repository).remove("tool").unwrap();
-    assert!(matches!(Profiles::of(&repository).remove("tool"), Err(AdminError::NoProfile(_))));
-    assert!(matches!(Profiles::of(&repository).get("../settings"), Err(AdminError::NoProfile(_))));
+    assert!(matches!(Profiles::of(&repository).remove("tool"), Err(PublishError::NoProfile(_))));
+    assert!(matches!(Profiles::of(&repository).get("../settings"), Err(PublishError::NoProfile(_))));
     drop(repository);
     // A publish elsewhere is enough.
     let report = publish_with(&workshop, Vec::new(), "/lib");

@@ -3,7 +3,7 @@
 use std::fs;
 
 use esker_format::name::RepositoryName;
-use esker_repository::{AdminError, ListedCatalog, Revisions};
+use esker_repository::{ListedCatalog, RepositoryError, Revisions};
 
 use crate::workshop::{NAME, Workshop, now};
 
@@ -23,7 +23,7 @@ fn catalogs_are_listed_with_sizes_and_entries() {
     let list = |below: &str| {
         let mut all: Vec<ListedCatalog> = Vec::new();
         let root = revisions.head().unwrap().root;
-        let add = &mut |catalog| -> Result<(), AdminError> {
+        let add = &mut |catalog| -> Result<(), RepositoryError> {
             all.push(catalog);
             Ok(())
         };
@@ -56,5 +56,5 @@ fn catalogs_are_listed_with_sizes_and_entries() {
     assert_eq!(paths("/a/nested/deeper/"), ["/a/nested/deeper"]);
     assert_eq!(paths("/a/nested/file"), [""; 0]);
     let absent = list("/a/other").unwrap_err();
-    assert!(matches!(&absent, AdminError::NoPath(path) if path == "/a/other"), "{absent}");
+    assert!(matches!(&absent, RepositoryError::NoPath(path) if path == "/a/other"), "{absent}");
 }

@@ -1,8 +1,8 @@
 //! Compressed archives, and ends of archives.
 
+use esker_publish::PublishError;
 use std::io::Write as _;
 
-use esker_repository::AdminError;
 use tar::Builder;
 
 use crate::ingest::{file, ingest, paths, write};
@@ -41,7 +41,7 @@ fn checksums_of_compressed_archives_are_checked() {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         let outcome = ingest(&workshop, &write(&workshop, name, &bytes), |_| ());
-        assert!(matches!(outcome, Err(AdminError::Source { .. })), "{name}: {outcome:?}");
+        assert!(matches!(outcome, Err(PublishError::Source { .. })), "{name}: {outcome:?}");
         assert_eq!(workshop.check().assert_clean().revision, 0);
         bytes[middle] ^= 1;
         assert!(ingest(&workshop, &write(&workshop, name, &bytes), |_| ()).unwrap().published);
@@ -75,6 +75,6 @@ fn archives_end_where_other_programs_end_them() {
     for bytes in cut {
         let workshop = Workshop::new();
         let outcome = ingest(&workshop, &write(&workshop, "cut", &bytes), |_| ());
-        assert!(matches!(outcome, Err(AdminError::Source { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(PublishError::Source { .. })), "{outcome:?}");
     }
 }

@@ -5,15 +5,15 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use esker_format::chunker::ChunkSizes;
-use esker_publish::{CopyTree, Report};
-use esker_repository::{AdminError, Balance};
+use esker_publish::{CopyTree, PublishError, Report};
+use esker_repository::{Balance, RepositoryError};
 use esker_testkit::listing::Entry;
 use proptest::prelude::*;
 
 use crate::model::{apply, directories, edit};
 use crate::workshop::{Workshop, assert_same_trees, now, objects, options};
 
-fn copy(workshop: &Workshop, from: &str, to: &str) -> Result<Report, AdminError> {
+fn copy(workshop: &Workshop, from: &str, to: &str) -> Result<Report, PublishError> {
     let mut progress = |_| ();
     let (from, to) = (from.as_bytes().to_vec(), to.as_bytes().to_vec());
     CopyTree { from, to, options: options(&mut progress) }.run(&workshop.open(), now())
@@ -90,7 +90,10 @@ fn a_copy_that_is_not_possible_changes_nothing() {
         ("/a", "/b/../c"),
     ] {
         let refused = copy(&workshop, from, to).unwrap_err();
-        assert!(matches!(refused, AdminError::Target { .. }), "{from} {to}: {refused}");
+        assert!(
+            matches!(refused, PublishError::Repository(RepositoryError::Target { .. })),
+            "{from} {to}: {refused}"
+        );
     }
     assert_eq!(workshop.check().assert_clean().revision, 1);
     let mut progress = |_| ();

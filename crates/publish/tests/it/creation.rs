@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use esker_format::name::RepositoryName;
-use esker_repository::{AdminError, Disks, KeyFolder, NewRepository, Repository};
+use esker_repository::{Disks, KeyFolder, NewRepository, Repository, RepositoryError};
 use esker_testkit::check::check;
 use esker_testkit::disk::{FaultDisk, Loss, Plan, scratch};
 
@@ -19,7 +19,7 @@ fn keys(folder: &Path) -> KeyFolder {
     KeyFolder::new(folder.join("etc/keys"), &name())
 }
 
-fn create(disks: &Disks, folder: &Path) -> Result<(), AdminError> {
+fn create(disks: &Disks, folder: &Path) -> Result<(), RepositoryError> {
     NewRepository::new(name()).create_on(disks, &folder.join("srv").join(NAME), &keys(folder), now())
 }
 
@@ -130,12 +130,12 @@ fn keys_of_other_repositories_stay_unchanged() {
     let public = fs::read(keys(folder.path()).public_key_file()).unwrap();
     fs::remove_file(&master).unwrap();
     let error = create(&Disks::default(), folder.path()).unwrap_err();
-    assert!(matches!(&error, AdminError::NoKey { path, .. } if *path == master), "{error}");
+    assert!(matches!(&error, RepositoryError::NoKey { path, .. } if *path == master), "{error}");
     assert!(!master.exists());
     assert_eq!(fs::read(keys(folder.path()).public_key_file()).unwrap(), public);
     let workshop = Workshop::new();
     let again = NewRepository::new(name()).create(&workshop.root(), &workshop.keys(), now());
-    assert!(matches!(again, Err(AdminError::Exists(_))));
+    assert!(matches!(again, Err(RepositoryError::Exists(_))));
 }
 
 /// Only its owner can read a private key, wherever it is; the master key may be in a folder of its own.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_format::name::RepositoryName;
-use esker_publish::{Phase, Publish, reindex};
-use esker_repository::{AdminError, Repository};
+use esker_publish::{Phase, Publish, PublishError, reindex};
+use esker_repository::{Repository, RepositoryError};
 use rand::rngs::StdRng;
 use rand::{RngCore as _, SeedableRng as _};
 use rustix::thread::CapabilitySet;
@@ -15,7 +15,7 @@ use rustix::thread::CapabilitySet;
 use crate::workshop::{NAME, Workshop, assert_same_trees, now, options};
 
 /// Publishes while `disturb` is called, once, after the source was compared and before it is read.
-fn disturbed(workshop: &Workshop, disturb: impl FnOnce()) -> Result<esker_publish::Report, AdminError> {
+fn disturbed(workshop: &Workshop, disturb: impl FnOnce()) -> Result<esker_publish::Report, PublishError> {
     let repository = workshop.open();
     let mut disturb = Some(disturb);
     let mut progress = |progress: esker_publish::Progress| {
@@ -92,7 +92,7 @@ fn a_file_that_changes_while_it_is_read_is_reported() {
         outcome
     });
     let error = outcome.unwrap_err();
-    assert!(matches!(&error, AdminError::Changed(changed) if *changed == path), "{error}");
+    assert!(matches!(&error, PublishError::Changed(changed) if *changed == path), "{error}");
     assert_eq!(workshop.check().assert_clean().revision, 1);
     workshop.publish();
     workshop.assert_equal();
@@ -105,7 +105,10 @@ fn a_directory_that_vanishes_is_reported() {
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("file"), b"content").unwrap();
     let error = disturbed(&workshop, || fs::remove_dir_all(&directory).unwrap()).unwrap_err();
-    assert!(matches!(error, AdminError::Source { .. }) && error.to_string().contains("directory"), "{error}");
+    assert!(
+        matches!(error, PublishError::Source { .. }) && error.to_string().contains("directory"),
+        "{error}"
+    );
     assert_eq!(workshop.check().assert_clean().revision, 1);
 }
 
@@ -223,7 +226,7 @@ fn an_interrupt_leaves_the_old_revision() {
     options.stop = stop;
     let mut publish = Publish { source: workshop.source(), target: Vec::new(), options };
     let error = publish.run(&repository, now()).unwrap_err();
-    assert!(matches!(error, AdminError::Interrupted), "{error}");
+    assert!(matches!(error, PublishError::Repository(RepositoryError::Interrupted)), "{error}");
     drop(repository);
     assert_eq!(workshop.check().assert_clean().revision, 1);
     workshop.publish();

@@ -3,14 +3,14 @@
 use std::error::Error as _;
 use std::sync::{Arc, Mutex};
 
-use esker_repository::AdminError;
+use esker_publish::PublishError;
 use esker_testkit::disk::{FaultDisk, Loss, Plan};
 
 use crate::scene::{Act, Scene};
 use crate::workshop::disks;
 
 /// A failure names the file and the cause.
-fn assert_clear(error: &AdminError, cause: &str, when: &str) {
+fn assert_clear(error: &PublishError, cause: &str, when: &str) {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use esker_format::compress::Compression;
-use esker_publish::{Graft, GraftOptions, Report};
-use esker_repository::AdminError;
+use esker_publish::{Graft, GraftOptions, PublishError, Report};
 use esker_testkit::object;
 
 use crate::ingest::{file, ingest, write};
@@ -108,8 +107,9 @@ fn a_graft_of_stored_content_is_read_from_the_repository() {
 #[test]
 fn a_graft_that_can_not_be_used_publishes_nothing() {
     let valid = graft(&content(10), None).to_text();
-    let refused = |outcome: Result<Report, AdminError>, path: &str, reason: &str| match outcome.unwrap_err() {
-        AdminError::Graft { path: at, reason: why } => {
+    let refused = |outcome: Result<Report, PublishError>, path: &str, reason: &str| match outcome.unwrap_err()
+    {
+        PublishError::Graft { path: at, reason: why } => {
             assert!(at.ends_with(path) && why.contains(reason), "{}: {why}", at.display());
         }
         other => panic!("{other}"),

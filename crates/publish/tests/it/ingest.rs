@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use esker_format::chunker::ChunkSizes;
-use esker_publish::{Ingest, Owner, Report};
-use esker_repository::{AdminError, LongXattrs};
+use esker_publish::{Ingest, Owner, PublishError, Report};
+use esker_repository::LongXattrs;
 use esker_testkit::check::Findings;
 use tar::{Builder, EntryType, Header};
 
@@ -49,7 +49,7 @@ pub(crate) fn ingest(
     workshop: &Workshop,
     archive: &Path,
     change: impl FnOnce(&mut Ingest<'_>),
-) -> Result<Report, AdminError> {
+) -> Result<Report, PublishError> {
     let mut progress = |_| ();
     let mut ingest = Ingest {
         archive: archive.to_owned(),
@@ -195,7 +195,7 @@ fn archives_in_every_compression_are_read() {
 
         let cut = write(&workshop, "cut", &bytes[..bytes.len() / 2]);
         let error = ingest(&workshop, &cut, |_| ()).unwrap_err();
-        assert!(matches!(error, AdminError::Source { .. }), "{error}");
+        assert!(matches!(error, PublishError::Source { .. }), "{error}");
         assert_eq!(workshop.check().assert_clean().revision, 1);
     }
 }
@@ -511,7 +511,7 @@ fn long_attributes_are_published_left_out_or_refused() {
         if setting == LongXattrs::Refuse {
             let error = outcome.unwrap_err();
             assert!(
-                matches!(&error, AdminError::LongXattr { name, size: 256, .. } if name == "user.long"),
+                matches!(&error, PublishError::LongXattr { name, size: 256, .. } if name == "user.long"),
                 "{error}"
             );
             continue;

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use esker_publish::{Publish, Report};
-use esker_repository::{AdminError, Limits};
+use esker_publish::{Publish, PublishError, Report};
+use esker_repository::Limits;
 
 use crate::ingest::{file, ingest, write};
 use crate::upper::publish_upper;
@@ -54,8 +54,8 @@ fn files_and_catalogs_above_a_limit_are_warnings() {
 fn an_enforced_limit_is_an_error_before_content_is_stored() {
     let workshop = workshop(true);
     let before = objects(&workshop.root());
-    let refused = |outcome: Result<Report, AdminError>| match outcome.unwrap_err() {
-        AdminError::OverLimit { first, more } => (first.path.clone(), first.setting, more),
+    let refused = |outcome: Result<Report, PublishError>| match outcome.unwrap_err() {
+        PublishError::OverLimit { first, more } => (first.path.clone(), first.setting, more),
         other => panic!("{other}"),
     };
     for name in ["large", "larger"] {

@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use esker_publish::{BaseRevision, PathChange, PublishUpper, Report, Upper};
-use esker_repository::AdminError;
+use esker_publish::{BaseRevision, PathChange, PublishError, PublishUpper, Report, Upper};
 use esker_testkit::listing::{Entry, of_folder};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -134,7 +133,7 @@ impl Scene {
         entries
     }
 
-    pub(super) fn changes(&self) -> Result<Vec<PathChange>, AdminError> {
+    pub(super) fn changes(&self) -> Result<Vec<PathChange>, PublishError> {
         self.upper.changes(&self.workshop().root(), &AtomicBool::new(false))
     }
 
@@ -146,7 +145,7 @@ impl Scene {
         changes.iter().map(text).collect()
     }
 
-    pub(super) fn try_publish(&self) -> Result<Report, AdminError> {
+    pub(super) fn try_publish(&self) -> Result<Report, PublishError> {
         let mut progress = |_| ();
         let mut publish = PublishUpper { upper: self.upper.clone(), options: options(&mut progress) };
         publish.run(&self.workshop().open(), now())

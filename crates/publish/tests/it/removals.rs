@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use esker_publish::{Ingest, Owner, Publish, PublishOptions, Report};
-use esker_repository::{AdminError, ChangeKind, Shrink};
+use esker_publish::{Ingest, Owner, Publish, PublishError, PublishOptions, Report, Shrink};
+use esker_repository::ChangeKind;
 
 use crate::workshop::{Workshop, now, options};
 
@@ -40,7 +40,7 @@ fn publish(
     source: &Path,
     target: &str,
     answer: bool,
-) -> (Result<Report, AdminError>, Vec<Shrink>) {
+) -> (Result<Report, PublishError>, Vec<Shrink>) {
     confirmed(answer, |options| {
         let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), options };
         publish.run(&workshop.open(), now())
@@ -52,7 +52,7 @@ fn ingest(
     archive: &[u8],
     delete: &[&str],
     answer: bool,
-) -> (Result<Report, AdminError>, Vec<Shrink>) {
+) -> (Result<Report, PublishError>, Vec<Shrink>) {
     let file = workshop.folder.path().join("archive.tar");
     fs::write(&file, archive).unwrap();
     confirmed(answer, |options| {
@@ -89,7 +89,7 @@ fn removing_most_of_a_repository_has_to_be_confirmed() {
     fs::create_dir(&empty).unwrap();
     let (refused, asked) = publish(&workshop, &empty, "", false);
     let error = refused.unwrap_err();
-    let AdminError::Shrinks(shrink) = &error else { panic!("{error}") };
+    let PublishError::Shrinks(shrink) = &error else { panic!("{error}") };
     assert_eq!((asked.as_slice(), *shrink), (&[*shrink][..], Shrink { removed: 22, entries: 22 }));
     assert!(error.to_string().contains("22 of the repository's 22 entries"), "{error}");
     assert_eq!(workshop.open().head().revision(), 1);
@@ -120,7 +120,7 @@ fn the_count_of_entries_includes_nested_catalogs() {
 fn ingest_that_deletes_most_has_to_be_confirmed() {
     let workshop = with_twenty_files();
     let (refused, asked) = ingest(&workshop, &archive(&["c".into()]), &["/a", "/b"], false);
-    assert!(matches!(refused.unwrap_err(), AdminError::Shrinks(_)));
+    assert!(matches!(refused.unwrap_err(), PublishError::Shrinks(_)));
     assert_eq!(asked, [Shrink { removed: 22, entries: 22 }]);
     workshop.assert_equal();
     // What comes back with the archive is not gone.
@@ -141,7 +141,7 @@ fn a_file_that_replaces_a_directory_counts_as_its_removal() {
     }
     workshop.publish();
     let (refused, asked) = ingest(&workshop, &archive(&["a".into()]), &[], false);
-    assert!(matches!(refused.unwrap_err(), AdminError::Shrinks(_)));
+    assert!(matches!(refused.unwrap_err(), PublishError::Shrinks(_)));
     assert_eq!(asked, [Shrink { removed: 10, entries: 11 }]);
 }
 

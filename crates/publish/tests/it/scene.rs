@@ -6,8 +6,8 @@ use std::path::Path;
 use esker_format::chunker::ChunkSizes;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_publish::{Ingest, Owner, Publish, Report};
-use esker_repository::{AdminError, Disks, KeyFolder, Repository};
+use esker_publish::{Ingest, Owner, Publish, PublishError, Report};
+use esker_repository::{Disks, KeyFolder, Repository};
 use esker_testkit::check::{Findings, check};
 use esker_testkit::disk::{FaultDisk, Plan, scratch};
 use esker_testkit::listing::Entry;
@@ -84,7 +84,7 @@ impl Scene {
     }
 
     /// Does what the scene is about, in a folder.
-    pub(crate) fn run(&self, disks: &Disks, folder: &Path) -> Result<Report, AdminError> {
+    pub(crate) fn run(&self, disks: &Disks, folder: &Path) -> Result<Report, PublishError> {
         let name = RepositoryName::parse(NAME).unwrap();
         let keys: KeyFolder = self.workshop.keys();
         let mut repository = Repository::open_on(disks, &folder.join(NAME), &name, keys, self.now)?;

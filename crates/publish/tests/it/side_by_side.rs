@@ -5,8 +5,8 @@ use std::fs;
 use std::sync::Mutex;
 
 use esker_format::name::RepositoryName;
-use esker_publish::{Ingest, Owner, Phase, Publish, Report};
-use esker_repository::{AdminError, Repository};
+use esker_publish::{Ingest, Owner, Phase, Publish, PublishError, Report};
+use esker_repository::{Repository, RepositoryError};
 use esker_store::{LocalSink, Locking};
 use esker_testkit::check::Findings;
 use esker_testkit::disk::{FaultDisk, Plan};
@@ -41,9 +41,9 @@ fn assert_shows(findings: &Findings, expected: &[(&str, Option<&str>)]) {
     }
 }
 
-fn assert_conflict(outcome: Result<Report, AdminError>, expected: &[&str], revisions: (u64, u64)) {
+fn assert_conflict(outcome: Result<Report, PublishError>, expected: &[&str], revisions: (u64, u64)) {
     match outcome {
-        Err(AdminError::Conflict { paths, count, base, head }) => {
+        Err(PublishError::Conflict { paths, count, base, head }) => {
             assert_eq!(paths, expected);
             assert_eq!((count, base, head), (expected.len() as u64, revisions.0, revisions.1));
         }
@@ -205,7 +205,7 @@ fn an_interrupt_ends_the_wait_for_the_lock() {
     let source = folder(&[("f", "f")]);
     let outcome = Publish { source: source.path().to_owned(), target: b"/x".to_vec(), options }
         .run(&workshop.open(), now());
-    assert!(matches!(outcome, Err(AdminError::Interrupted)), "{outcome:?}");
+    assert!(matches!(outcome, Err(PublishError::Repository(RepositoryError::Interrupted))), "{outcome:?}");
     assert_eq!(workshop.check().assert_clean().revision, 1);
 }
 
@@ -352,7 +352,7 @@ fn two_publishers_end_as_in_the_model() {
                 counts.borrow_mut()[0] += 1;
                 prop_assert_eq!(published(&findings), expected);
             }
-            (Err(AdminError::Conflict { .. }), None) => {
+            (Err(PublishError::Conflict { .. }), None) => {
                 counts.borrow_mut()[1] += 1;
                 prop_assert_eq!(published(&findings), first);
             }

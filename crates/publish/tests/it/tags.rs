@@ -3,13 +3,13 @@
 use std::fs;
 
 use esker_format::history::{History, Tag};
-use esker_publish::{Publish, Report};
-use esker_repository::{AdminError, Settings};
+use esker_publish::{Publish, PublishError, Report};
+use esker_repository::{RepositoryError, Settings};
 use esker_testkit::object::inflate;
 
 use crate::workshop::{Workshop, now, options};
 
-fn publish(workshop: &Workshop, tag: Option<&str>, message: &str) -> Result<Report, AdminError> {
+fn publish(workshop: &Workshop, tag: Option<&str>, message: &str) -> Result<Report, PublishError> {
     let mut progress = |_| ();
     let mut options = options(&mut progress);
     options.tag.name = tag.map(str::to_owned);
@@ -17,7 +17,7 @@ fn publish(workshop: &Workshop, tag: Option<&str>, message: &str) -> Result<Repo
     Publish { source: workshop.source(), target: Vec::new(), options }.run(&workshop.open(), now())
 }
 
-fn dry_run(workshop: &Workshop, tag: Option<&str>, message: &str) -> Result<Report, AdminError> {
+fn dry_run(workshop: &Workshop, tag: Option<&str>, message: &str) -> Result<Report, PublishError> {
     let mut progress = |_| ();
     let mut options = options(&mut progress);
     options.tag.name = tag.map(str::to_owned);
@@ -63,7 +63,7 @@ fn a_tag_without_a_difference_names_the_published_revision() {
     workshop.assert_equal();
 
     let again = publish(&workshop, Some("v1"), "").unwrap_err();
-    assert!(matches!(again, AdminError::Tag(_)), "{again}");
+    assert!(matches!(again, PublishError::Repository(RepositoryError::Tag(_))), "{again}");
     assert!(dry_run(&workshop, Some("v1"), "").is_err(), "a dry run finds it, too");
 
     fs::write(workshop.source().join("file"), "other").unwrap();
@@ -95,7 +95,7 @@ fn a_message_without_any_tag_is_refused() {
     let workshop = Workshop::with(|new| new.settings = settings);
     fs::write(workshop.source().join("file"), "content").unwrap();
     let error = publish(&workshop, None, "what is new").unwrap_err();
-    assert!(matches!(error, AdminError::MessageWithoutTag), "{error}");
+    assert!(matches!(error, PublishError::MessageWithoutTag), "{error}");
     assert_eq!(workshop.open().head().revision(), 0, "nothing is published");
     assert_eq!(publish(&workshop, Some("v1"), "what is new").unwrap().tag.as_deref(), Some("v1"));
     assert_eq!(tag(&workshop, "v1").description, "what is new");

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use esker_format::history::{History, Tag};
 use esker_format::time::UnixTime;
-use esker_publish::{Report, Rollback, TagChange, TagReport};
-use esker_repository::{AdminError, ChangeKind, Log, LogEnd, LogEntry, Settings};
+use esker_publish::{PublishError, Report, Rollback, TagChange, TagReport};
+use esker_repository::{ChangeKind, Log, LogEnd, LogEntry, RepositoryError, Settings};
 use esker_testkit::object::inflate;
 
 use crate::workshop::{Workshop, assert_same_trees, now, publish_at, revisions};
@@ -18,17 +18,17 @@ fn write(workshop: &Workshop, name: &str, content: &str) -> Report {
     workshop.publish()
 }
 
-fn change(workshop: &Workshop, change: TagChange) -> Result<TagReport, AdminError> {
+fn change(workshop: &Workshop, change: TagChange) -> Result<TagReport, PublishError> {
     change.run(&workshop.open(), now(), &AtomicBool::new(false))
 }
 
-fn add(workshop: &Workshop, name: &str, revision: Option<&str>) -> Result<TagReport, AdminError> {
+fn add(workshop: &Workshop, name: &str, revision: Option<&str>) -> Result<TagReport, PublishError> {
     let (name, revision) = (name.to_owned(), revision.map(str::to_owned));
     let description = format!("about {name}");
     change(workshop, TagChange::Add { name, revision, description, force: false })
 }
 
-fn remove(workshop: &Workshop, names: &[&str]) -> Result<TagReport, AdminError> {
+fn remove(workshop: &Workshop, names: &[&str]) -> Result<TagReport, PublishError> {
     change(workshop, TagChange::Remove { names: names.iter().map(|&name| name.to_owned()).collect() })
 }
 
@@ -45,7 +45,7 @@ fn no_automatic_tags() -> Workshop {
     Workshop::with(|new| new.settings = Settings { automatic_tags: false, ..Settings::default() })
 }
 
-fn roll_back(workshop: &Workshop, target: Option<&str>) -> Result<u64, AdminError> {
+fn roll_back(workshop: &Workshop, target: Option<&str>) -> Result<u64, PublishError> {
     let rollback = Rollback { target: target.map(str::to_owned) };
     rollback.run(&workshop.open(), now(), &AtomicBool::new(false)).map(|report| report.revision)
 }
@@ -63,7 +63,10 @@ fn names_that_mean_several_revisions_are_refused() {
     let said = root("3").unwrap_err().to_string();
     assert!(said.contains("`3` may mean the tag 3 (`tag:3`), or revision 3 (`rev:3`)"), "{said}");
     assert_eq!((root("tag:3").unwrap(), root("rev:3").unwrap()), (fourth, third));
-    assert!(matches!(roll_back(&workshop, Some("3")), Err(AdminError::AmbiguousRevision { .. })));
+    assert!(matches!(
+        roll_back(&workshop, Some("3")),
+        Err(PublishError::Repository(RepositoryError::AmbiguousRevision { .. }))
+    ));
     // A tag of the same revision, of a number without a revision, or like a hash of none is not ambiguous.
     remove(&workshop, &["3"]).unwrap();
     add(&workshop, "3", Some("3")).unwrap();
@@ -76,7 +79,7 @@ fn names_that_mean_several_revisions_are_refused() {
     assert!(root("rev:4").is_err());
     assert_eq!((root("tag:rev:4").unwrap(), root("4").unwrap()), (third, fourth));
     for absent in ["tag:none", "rev:99", "rev:x", "tag:"] {
-        assert!(matches!(root(absent), Err(AdminError::NoRevision { .. })), "{absent}");
+        assert!(matches!(root(absent), Err(RepositoryError::NoRevision { .. })), "{absent}");
     }
 }
 
@@ -127,7 +130,10 @@ fn a_tag_names_an_old_revision_by_number_hash_or_tag() {
     assert_eq!(workshop.open().head().revision(), 4, "tags make no revision");
     for bad in ["5", "nothing", "0000000000000000000000000000000000000001"] {
         let error = add(&workshop, "bad", Some(bad)).unwrap_err();
-        assert!(matches!(error, AdminError::NoRevision { .. }), "{bad}: {error}");
+        assert!(
+            matches!(error, PublishError::Repository(RepositoryError::NoRevision { .. })),
+            "{bad}: {error}"
+        );
     }
     workshop.assert_equal();
 }
@@ -137,7 +143,7 @@ fn a_tag_is_moved_only_on_request() {
     let workshop = no_automatic_tags();
     (1..=2).for_each(|number| drop(write(&workshop, "file", &number.to_string())));
     add(&workshop, "v", Some("1")).unwrap();
-    assert!(matches!(add(&workshop, "v", None), Err(AdminError::Tag(_))));
+    assert!(matches!(add(&workshop, "v", None), Err(PublishError::Repository(RepositoryError::Tag(_)))));
     let moved = |revision: Option<&str>, description: &str| TagChange::Move {
         name: "v".to_owned(),
         revision: revision.map(str::to_owned),
@@ -229,11 +235,11 @@ fn an_undo_is_undone_by_its_revision() {
     assert_eq!(roll_back(&workshop, None).unwrap(), 3);
     assert_same_trees(&first, &workshop.check().assert_clean().listing());
     let error = roll_back(&workshop, None).unwrap_err();
-    assert!(matches!(error, AdminError::NothingToUndo { before: Some(2) }), "{error}");
+    assert!(matches!(error, PublishError::NothingToUndo { before: Some(2) }), "{error}");
     assert_eq!(roll_back(&workshop, Some("2")).unwrap(), 4);
     assert_same_trees(&second, &workshop.check().assert_clean().listing());
     let refused = roll_back(&workshop, Some("4")).unwrap_err();
-    assert!(matches!(refused, AdminError::NoRevision { .. }), "{refused}");
+    assert!(matches!(refused, PublishError::Repository(RepositoryError::NoRevision { .. })), "{refused}");
     write(&workshop, "file", "333");
     assert_eq!(roll_back(&workshop, None).unwrap(), 6, "after a publish there is something to undo");
     assert_same_trees(&second, &workshop.check().assert_clean().listing());
@@ -257,7 +263,7 @@ fn a_rollback_to_a_collected_revision_changes_nothing() {
     let nested = old.iter().find(|path| !new.contains(path) && !is_root(path)).unwrap();
     fs::remove_file(workshop.root().join(nested)).unwrap();
     let error = roll_back(&workshop, Some("1")).unwrap_err();
-    assert!(matches!(error, AdminError::Missing { .. }), "{error}");
+    assert!(matches!(error, PublishError::Repository(RepositoryError::Missing { .. })), "{error}");
     assert_eq!(workshop.open().head().revision(), 2);
     workshop.assert_equal();
 }
@@ -314,7 +320,7 @@ fn a_log_continues_at_a_tag_before_collected_revisions() {
     assert_eq!(numbers, [(4, Some(2)), (2, Some(1)), (1, Some(0)), (0, None)]);
     assert_eq!(end, LogEnd::Missing(collected.to_string()));
     let error = add(&workshop, "gone", Some("3")).unwrap_err();
-    assert!(matches!(error, AdminError::NoRevision { .. }), "{error}");
+    assert!(matches!(error, PublishError::Repository(RepositoryError::NoRevision { .. })), "{error}");
 }
 
 #[test]

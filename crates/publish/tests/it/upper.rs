@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use esker_publish::{BaseRevision, PublishUpper, Report, Upper};
-use esker_repository::{AdminError, Repository};
+use esker_publish::{BaseRevision, PublishError, PublishUpper, Report, Upper};
+use esker_repository::Repository;
 
 use crate::workshop::{Workshop, now, options};
 
 /// Publishes what `change` puts in an upper folder above the published revision.
-pub(crate) fn publish_upper(workshop: &Workshop, change: impl FnOnce(&Path)) -> Result<Report, AdminError> {
+pub(crate) fn publish_upper(workshop: &Workshop, change: impl FnOnce(&Path)) -> Result<Report, PublishError> {
     publish_upper_to(&workshop.root(), &workshop.open(), change)
 }
 
@@ -17,7 +17,7 @@ pub(crate) fn publish_upper_to(
     root: &Path,
     repository: &Repository,
     change: impl FnOnce(&Path),
-) -> Result<Report, AdminError> {
+) -> Result<Report, PublishError> {
     let folder = tempfile::tempdir().unwrap();
     let upper = Upper {
         folder: folder.path().to_owned(),

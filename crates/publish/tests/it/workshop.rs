@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_publish::{Progress, Publish, PublishOptions, Report, TagRequest};
-use esker_repository::{AdminError, Disks, KeyFolder, NewRepository, Repository, Revisions};
+use esker_publish::{Progress, Publish, PublishError, PublishOptions, Report, TagRequest};
+use esker_repository::{Disks, KeyFolder, NewRepository, Repository, Revisions};
 use esker_store::RealDisk;
 use esker_testkit::check::{Findings, check};
 use esker_testkit::disk::FaultDisk;
@@ -85,7 +85,7 @@ impl Workshop {
         self.try_publish(&self.source(), "").unwrap()
     }
 
-    pub(crate) fn try_publish(&self, source: &Path, target: &str) -> Result<Report, AdminError> {
+    pub(crate) fn try_publish(&self, source: &Path, target: &str) -> Result<Report, PublishError> {
         publish(&self.open(), source, target)
     }
 
@@ -134,7 +134,7 @@ pub(crate) fn write(path: &Path, content: &str) {
     fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
-pub(crate) fn publish(repository: &Repository, source: &Path, target: &str) -> Result<Report, AdminError> {
+pub(crate) fn publish(repository: &Repository, source: &Path, target: &str) -> Result<Report, PublishError> {
     publish_at(now(), repository, source, target)
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn publish_at(
     repository: &Repository,
     source: &Path,
     target: &str,
-) -> Result<Report, AdminError> {
+) -> Result<Report, PublishError> {
     let mut progress = |_| ();
     let options = options(&mut progress);
     let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), options };

@@ -22,7 +22,7 @@ use esker_store::{LockHolder, Sink, Swap};
 use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::random;
 
 const RECORD: &str = ".esker_condemned.json";
@@ -92,33 +92,33 @@ impl SharedRecord {
         Self { has_lease: true, ..self }
     }
 
-    pub(super) fn read(&self) -> Result<Record, AdminError> {
+    pub(super) fn read(&self) -> Result<Record, RepositoryError> {
         Ok(self.read_bytes()?.1)
     }
 
-    fn read_bytes(&self) -> Result<(Option<Vec<u8>>, Record), AdminError> {
+    fn read_bytes(&self) -> Result<(Option<Vec<u8>>, Record), RepositoryError> {
         let bytes = self.sink.read(RECORD, FILE_MAX)?;
         let record = bytes.as_deref().map(serde_json::from_slice).transpose();
         Ok((bytes, record.map_err(|_| self.unreadable())?.unwrap_or_default()))
     }
 
     /// Returns the error for a damaged record, or for a list that it names and that is not there.
-    pub(super) fn unreadable(&self) -> AdminError {
+    pub(super) fn unreadable(&self) -> RepositoryError {
         let text = "it is damaged; remove it from the storage, and collect again";
         let path = format!("{}/{RECORD}", self.sink.describe());
-        AdminError::file("reading", path.as_ref())(io::Error::new(io::ErrorKind::InvalidData, text))
+        RepositoryError::file("reading", path.as_ref())(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
     /// Reads a list; none if it ended meanwhile.
-    pub(super) fn read_list(&self, id: &str) -> Result<Option<Vec<u8>>, AdminError> {
+    pub(super) fn read_list(&self, id: &str) -> Result<Option<Vec<u8>>, RepositoryError> {
         Ok(self.sink.read(&list_name(id), FILE_MAX)?)
     }
 
     /// Changes the record, again if another process changed it meanwhile. An unchanged record is not written.
     fn change<T>(
         &self,
-        mut change: impl FnMut(&mut Record) -> Result<T, AdminError>,
-    ) -> Result<T, AdminError> {
+        mut change: impl FnMut(&mut Record) -> Result<T, RepositoryError>,
+    ) -> Result<T, RepositoryError> {
         let mut back_off = BackOff::default();
         for _ in 0..ATTEMPTS {
             let (before, mut record) = self.read_bytes()?;
@@ -132,17 +132,17 @@ impl SharedRecord {
             }
             back_off.pause();
         }
-        Err(AdminError::Moving)
+        Err(RepositoryError::Moving)
     }
 
     /// Stores the list with this hash under a new id, and names it in the record.
-    pub(super) fn begin(&self, hash: &str, bytes: &[u8]) -> Result<(), AdminError> {
+    pub(super) fn begin(&self, hash: &str, bytes: &[u8]) -> Result<(), RepositoryError> {
         let id = new_id(hash);
         // A waiting list may be replaced: before its objects are deleted, everything is marked again.
         let is_busy =
             |record: &Record| record.list.as_ref().is_some_and(|list| list.state == State::Deleting);
         // A collect on another machine was faster.
-        let faster = || AdminError::locked(self.sink.describe())(LockHolder::default());
+        let faster = || RepositoryError::locked(self.sink.describe())(LockHolder::default());
         let left = self.change(|record| {
             if is_busy(record) {
                 return Err(faster());
@@ -179,7 +179,7 @@ impl SharedRecord {
     }
 
     /// Takes objects off a list. Without a lease, one that is being deleted can't be taken off any more.
-    pub(super) fn revive(&self, id: &str, objects: &BTreeSet<ObjectName>) -> Result<(), AdminError> {
+    pub(super) fn revive(&self, id: &str, objects: &BTreeSet<ObjectName>) -> Result<(), RepositoryError> {
         self.change(|record| {
             // Without the list its objects may be gone, which the caller finds out.
             let Some(list) = record.list_of(id) else { return Ok(()) };
@@ -187,7 +187,7 @@ impl SharedRecord {
             let mut revived = list.revived.clone();
             revived.extend(objects.iter().map(ToString::to_string));
             if revived.len() > before && list.state == State::Deleting && !self.has_lease {
-                return Err(AdminError::BeingDeleted { objects: (revived.len() - before) as u64 });
+                return Err(RepositoryError::BeingDeleted { objects: (revived.len() - before) as u64 });
             }
             list.revived = revived;
             Ok(())
@@ -195,10 +195,14 @@ impl SharedRecord {
     }
 
     /// Notes that deletion begins, and returns the objects that stay.
-    pub(super) fn begin_deleting(&self, id: &str, owner: &str) -> Result<BTreeSet<ObjectName>, AdminError> {
+    pub(super) fn begin_deleting(
+        &self,
+        id: &str,
+        owner: &str,
+    ) -> Result<BTreeSet<ObjectName>, RepositoryError> {
         let place = self.sink.describe();
         self.change(|record| {
-            let list = record.list_of(id).ok_or(AdminError::Moving)?;
+            let list = record.list_of(id).ok_or(RepositoryError::Moving)?;
             list.claim(owner, seconds_now(), &place)?;
             list.state = State::Deleting;
             Ok(list.revived.iter().filter_map(|name| ObjectName::parse(name)).collect())
@@ -206,10 +210,10 @@ impl SharedRecord {
     }
 
     /// Notes that the objects up to a position are deleted.
-    pub(super) fn advance(&self, id: &str, owner: &str, done: u64) -> Result<(), AdminError> {
+    pub(super) fn advance(&self, id: &str, owner: &str, done: u64) -> Result<(), RepositoryError> {
         let place = self.sink.describe();
         self.change(|record| {
-            let list = record.list_of(id).ok_or(AdminError::Moving)?;
+            let list = record.list_of(id).ok_or(RepositoryError::Moving)?;
             list.claim(owner, seconds_now(), &place)?;
             list.done = done;
             Ok(())
@@ -217,7 +221,7 @@ impl SharedRecord {
     }
 
     /// Ends a list, and removes it.
-    pub(super) fn end(&self, id: &str) -> Result<(), AdminError> {
+    pub(super) fn end(&self, id: &str) -> Result<(), RepositoryError> {
         self.change(|record| {
             if record.list_of(id).is_some() {
                 record.list = None;
@@ -237,10 +241,10 @@ impl Record {
 
 impl ListRecord {
     /// Claims the list for a collector, unless another one deletes its objects.
-    fn claim(&mut self, owner: &str, now: i64, place: &str) -> Result<(), AdminError> {
+    fn claim(&mut self, owner: &str, now: i64, place: &str) -> Result<(), RepositoryError> {
         let is_taken = self.owner.as_deref().is_some_and(|known| known != owner);
         if is_taken && now.saturating_sub(self.renewed) < LEASE.as_secs().cast_signed() {
-            return Err(AdminError::locked(place.to_owned())(LockHolder::default()));
+            return Err(RepositoryError::locked(place.to_owned())(LockHolder::default()));
         }
         (self.owner, self.renewed) = (Some(owner.to_owned()), now);
         Ok(())

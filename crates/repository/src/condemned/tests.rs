@@ -12,7 +12,7 @@ fn sorted(numbers: impl Iterator<Item = u32>) -> Vec<ObjectName> {
     numbers.map(object).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn write(folder: &CondemnedFolder, objects: &[ObjectName]) -> Result<(), AdminError> {
+fn write(folder: &CondemnedFolder, objects: &[ObjectName]) -> Result<(), RepositoryError> {
     folder.write(UnixTime(7), objects.len() as u64, &mut objects.iter().map(|object| Ok(*object)))
 }
 
@@ -21,7 +21,7 @@ fn in_folder(path: &Path) -> CondemnedFolder {
 }
 
 /// Deletes as a collect does, in small batches, and returns what was deleted.
-fn delete(folder: &CondemnedFolder) -> Result<BTreeSet<ObjectName>, AdminError> {
+fn delete(folder: &CondemnedFolder) -> Result<BTreeSet<ObjectName>, RepositoryError> {
     let mut deleted = BTreeSet::new();
     if let Some(mut list) = folder.read()? {
         list.begin_deleting()?;
@@ -130,11 +130,14 @@ fn lists_with_the_same_content_are_told_apart() {
     let mut replaced = one.read().unwrap().unwrap();
     write(&two, &objects).unwrap();
     let mut current = two.read().unwrap().unwrap();
-    assert!(matches!(replaced.begin_deleting(), Err(AdminError::Moving)), "it was replaced");
+    assert!(matches!(replaced.begin_deleting(), Err(RepositoryError::Moving)), "it was replaced");
     replaced.remove().unwrap();
     assert!(one.read().unwrap().is_some(), "the end of a list that was replaced ends no other");
     current.begin_deleting().unwrap();
-    assert!(matches!(write(&one, &objects), Err(AdminError::Locked { .. })), "its objects are being deleted");
+    assert!(
+        matches!(write(&one, &objects), Err(RepositoryError::Locked { .. })),
+        "its objects are being deleted"
+    );
     assert_eq!(two.read().unwrap().unwrap().state(), State::Deleting);
     assert_eq!(delete(&two).unwrap().len(), 30);
     write(&one, &objects).unwrap();
@@ -157,7 +160,7 @@ fn any_operation_may_fail() {
             let folder = CondemnedFolder::new(Arc::new(disk.clone()), place.path());
             let mut deleted = BTreeSet::new();
             let mut revived = None;
-            let outcome = (|| -> Result<(), AdminError> {
+            let outcome = (|| -> Result<(), RepositoryError> {
                 write(&folder, &objects)?;
                 if let Some(mut list) = folder.read()? {
                     list.revive(&objects[4..6])?;

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use esker_store::Swap;
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::repository::Repository;
 
 use super::lock::HeadLock;
@@ -12,11 +12,11 @@ use super::publication::Next;
 
 /// Takes the lock, computes the next head and publishes it; again if a program replaced the head without the lock.
 /// Without a next head nothing is published.
-pub fn exclusively<T>(
+pub fn exclusively<T, E: From<RepositoryError>>(
     repository: &Repository,
     stop: &AtomicBool,
-    mut change: impl FnMut(&mut HeadLock<'_>) -> Result<(Option<Next>, T), AdminError>,
-) -> Result<T, AdminError> {
+    mut change: impl FnMut(&mut HeadLock<'_>) -> Result<(Option<Next>, T), E>,
+) -> Result<T, E> {
     let mut lock = repository.lock_head(stop)?;
     loop {
         let (next, outcome) = change(&mut lock)?;

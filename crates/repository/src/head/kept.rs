@@ -12,7 +12,7 @@ use esker_format::write::encode::FastZlib;
 use esker_store::Sink;
 
 use crate::encode::Encoder;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::signed::{SMALL_FILE_MAX, read_object};
 
 /// Returns the published certificate if it is that of the publisher.
@@ -20,7 +20,7 @@ pub(crate) fn certificate(
     sink: &dyn Sink,
     head: &VerifiedHead,
     own: &Certificate,
-) -> Result<Option<ObjectName>, AdminError> {
+) -> Result<Option<ObjectName>, RepositoryError> {
     let Some(object) = head.certificate() else { return Ok(None) };
     let pem = read_object(sink, &object, None, SMALL_FILE_MAX, "the publisher's certificate")?;
     let algorithm = head.hash_algorithm();
@@ -30,20 +30,22 @@ pub(crate) fn certificate(
 }
 
 /// Returns the published metainfo.
-pub(crate) fn metainfo(sink: &dyn Sink, head: &VerifiedHead) -> Result<Option<ObjectName>, AdminError> {
+pub(crate) fn metainfo(sink: &dyn Sink, head: &VerifiedHead) -> Result<Option<ObjectName>, RepositoryError> {
     let Some(object) = head.metainfo() else { return Ok(None) };
     match read_object(sink, &object, None, SMALL_FILE_MAX, "the metainfo") {
         Ok(plain) => replicable(sink, object, &plain).map(Some),
         // Damaged or missing metainfo stays so: no client needs it to read the repository.
-        Err(AdminError::Missing { .. } | AdminError::Corrupt { .. } | AdminError::Compressed { .. }) => {
-            Ok(Some(object))
-        }
+        Err(
+            RepositoryError::Missing { .. }
+            | RepositoryError::Corrupt { .. }
+            | RepositoryError::Compressed { .. },
+        ) => Ok(Some(object)),
         Err(error) => Err(error),
     }
 }
 
 /// Returns an object, or its replacement by the stock encoder if the fast encoder wrote it.
-fn replicable(sink: &dyn Sink, object: ObjectName, plain: &[u8]) -> Result<ObjectName, AdminError> {
+fn replicable(sink: &dyn Sink, object: ObjectName, plain: &[u8]) -> Result<ObjectName, RepositoryError> {
     let mut room = Vec::new();
     FastZlib::new().encode(plain, &mut room);
     if ContentHash::of(object.hash.algorithm(), &room) != object.hash {

@@ -12,7 +12,7 @@ use esker_store::{FileLock, LockHolder, Locking, RealDisk, Sink, Swap};
 use serde::{Deserialize, Serialize};
 
 use crate::condemned::LEASE;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
 use crate::storage::Storage;
@@ -46,11 +46,11 @@ impl std::fmt::Debug for Lease {
 
 impl Lease {
     /// Takes the lease, unless another process holds it.
-    pub(crate) fn try_take(storage: &Storage) -> Result<Result<Self, LockHolder>, AdminError> {
+    pub(crate) fn try_take(storage: &Storage) -> Result<Result<Self, LockHolder>, RepositoryError> {
         let disk = &RealDisk::PRIVATE;
         let state = state::folder(storage.place());
         let path = state.join(LOCK);
-        let lock = match FileLock::try_take(&path).map_err(AdminError::file("locking", &path))? {
+        let lock = match FileLock::try_take(&path).map_err(RepositoryError::file("locking", &path))? {
             Locking::Taken(lock) => lock,
             Locking::Held(holder) => return Ok(Err(holder)),
         };
@@ -78,9 +78,9 @@ impl Lease {
     }
 
     /// Fails if so much of the lease is over that a request could arrive after its end.
-    pub(crate) fn confirm(&self) -> Result<(), AdminError> {
+    pub(crate) fn confirm(&self) -> Result<(), RepositoryError> {
         if self.taken.elapsed() > LEASE / 2 {
-            return Err(AdminError::Slow { storage: self.sink.describe() });
+            return Err(RepositoryError::Slow { storage: self.sink.describe() });
         }
         Ok(())
     }

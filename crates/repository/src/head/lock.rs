@@ -11,7 +11,7 @@ use esker_store::{FileLock, LockHolder};
 
 use crate::back_off::BackOff;
 use crate::condemned::Condemned;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::repository::{Base, ReadHead, Repository};
 use crate::storage::Storage;
 
@@ -54,7 +54,7 @@ enum Held {
 
 impl RootLock {
     /// Fails if the lease may be over soon.
-    pub fn confirm(&self) -> Result<(), AdminError> {
+    pub fn confirm(&self) -> Result<(), RepositoryError> {
         match &self.0 {
             Held::File { .. } => Ok(()),
             Held::Lease(lease) => lease.confirm(),
@@ -64,7 +64,7 @@ impl RootLock {
 
 impl Repository {
     /// Takes the lock of the head, after waiting for other publishers, and reads the head.
-    pub fn lock_head<'r>(&'r self, stop: &'r AtomicBool) -> Result<HeadLock<'r>, AdminError> {
+    pub fn lock_head<'r>(&'r self, stop: &'r AtomicBool) -> Result<HeadLock<'r>, RepositoryError> {
         let lock = wait(&self.storage, self.is_replica(), (self.lock_wait, self.on_lock_wait), stop)?;
         // The list after the head: a collector lists objects first, and replaces the head then.
         let head = self.read_head()?;
@@ -80,9 +80,9 @@ impl Repository {
 pub fn wait(
     storage: &Storage,
     is_replica: bool,
-    (limit, begins): (Option<Duration>, fn(&AdminError)),
+    (limit, begins): (Option<Duration>, fn(&RepositoryError)),
     stop: &AtomicBool,
-) -> Result<Option<RootLock>, AdminError> {
+) -> Result<Option<RootLock>, RepositoryError> {
     let mut waits = false;
     let begun = Instant::now();
     let mut pause = PAUSE;
@@ -91,12 +91,12 @@ pub fn wait(
         match locking {
             Ok(lock) => return Ok(Some(lock)),
             Err(holder) if limit.is_some_and(|limit| begun.elapsed() >= limit) => {
-                return Err(AdminError::locked(storage.describe())(holder));
+                return Err(RepositoryError::locked(storage.describe())(holder));
             }
-            Err(_) if stop.load(Ordering::Relaxed) => return Err(AdminError::Interrupted),
+            Err(_) if stop.load(Ordering::Relaxed) => return Err(RepositoryError::Interrupted),
             Err(holder) => {
                 if !std::mem::replace(&mut waits, true) {
-                    begins(&AdminError::locked(storage.describe())(holder));
+                    begins(&RepositoryError::locked(storage.describe())(holder));
                 }
                 // A blocking lock would neither end at the time limit nor at Ctrl-C.
                 std::thread::sleep(pause);
@@ -107,7 +107,10 @@ pub fn wait(
 }
 
 /// Tries to take the lock of the head. The error is the process that has it; none if the storage has no lock.
-fn try_lock(storage: &Storage, is_replica: bool) -> Result<Option<Result<RootLock, LockHolder>>, AdminError> {
+fn try_lock(
+    storage: &Storage,
+    is_replica: bool,
+) -> Result<Option<Result<RootLock, LockHolder>>, RepositoryError> {
     let locking = match storage.sink().lock_root()? {
         Some(locking) => locking.or_held(|holder| holder).map(|lock| RootLock(Held::File { _lock: lock })),
         None if is_replica => Lease::try_take(storage)?.map(|lease| RootLock(Held::Lease(lease))),
@@ -138,18 +141,18 @@ impl HeadLock<'_> {
     }
 
     /// Reads the head again, after another publisher replaced it without the lock. Fails after too many attempts.
-    pub fn read_again(&mut self) -> Result<(), AdminError> {
+    pub fn read_again(&mut self) -> Result<(), RepositoryError> {
         self.attempts += 1;
         if self.attempts >= ATTEMPTS && self.is_exclusive() {
-            return Err(AdminError::Moving);
+            return Err(RepositoryError::Moving);
         }
         if !self.is_exclusive() {
             let is_over = self.repository.lock_wait.is_some_and(|limit| self.begun.elapsed() >= limit);
             if is_over && self.attempts >= ATTEMPTS {
-                return Err(AdminError::Contended { attempts: self.attempts });
+                return Err(RepositoryError::Contended { attempts: self.attempts });
             }
             if self.stop.load(Ordering::Relaxed) {
-                return Err(AdminError::Interrupted);
+                return Err(RepositoryError::Interrupted);
             }
             self.back_off.pause();
         }
@@ -160,10 +163,10 @@ impl HeadLock<'_> {
     }
 
     /// Waits until a collect has deleted the objects of its list.
-    fn wait_for_deletion(&mut self) -> Result<(), AdminError> {
+    fn wait_for_deletion(&mut self) -> Result<(), RepositoryError> {
         while self.condemned.is_some() {
             if self.stop.load(Ordering::Relaxed) {
-                return Err(AdminError::Interrupted);
+                return Err(RepositoryError::Interrupted);
             }
             if self.repository.lock_wait.is_some_and(|limit| self.begun.elapsed() >= limit) {
                 return Ok(());
@@ -175,26 +178,26 @@ impl HeadLock<'_> {
     }
 
     /// Returns the published history, to continue it.
-    pub fn history(&self) -> Result<HistoryDraft, AdminError> {
+    pub fn history(&self) -> Result<HistoryDraft, RepositoryError> {
         read_history(self.repository, self.head.verified.history())
     }
 
     /// Takes the objects of a new revision off the list of condemned ones, and fails if one is deleted already.
-    pub fn keep(&mut self, objects: &BTreeSet<ObjectName>) -> Result<(), AdminError> {
+    pub fn keep(&mut self, objects: &BTreeSet<ObjectName>) -> Result<(), RepositoryError> {
         if let Some(condemned) = &mut self.condemned {
             match condemned.revive(&objects.iter().copied().collect::<Vec<_>>()) {
-                Err(AdminError::BeingDeleted { objects }) => {
+                Err(RepositoryError::BeingDeleted { objects }) => {
                     self.wait_for_deletion()?;
                     return match self.condemned {
-                        Some(_) => Err(AdminError::BeingDeleted { objects }),
-                        None => Err(AdminError::Collected { objects }),
+                        Some(_) => Err(RepositoryError::BeingDeleted { objects }),
+                        None => Err(RepositoryError::Collected { objects }),
                     };
                 }
                 outcome => outcome?,
             }
         }
         let missing = self.repository.storage.missing(objects)?.len() as u64;
-        if missing > 0 { Err(AdminError::Collected { objects: missing }) } else { Ok(()) }
+        if missing > 0 { Err(RepositoryError::Collected { objects: missing }) } else { Ok(()) }
     }
 
     /// Returns the published revision as the next one, for a change of history or signature only.

@@ -13,7 +13,7 @@ use esker_format::reflog;
 use esker_format::trust::VerifiedHead;
 use esker_store::{Disk, Sink, persist, read_file};
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::repository::DATABASE_MAX;
 use crate::state;
 
@@ -25,15 +25,15 @@ pub fn path(state: &Path) -> PathBuf {
 }
 
 /// Keeps a reflog, durably, until both files are replaced.
-pub(super) fn keep(disk: &dyn Disk, folder: &Path, reflog: &[u8]) -> Result<(), AdminError> {
+pub(super) fn keep(disk: &dyn Disk, folder: &Path, reflog: &[u8]) -> Result<(), RepositoryError> {
     let path = path(folder);
     // Another process removes unfinished files under this lock.
     let _lock = state::lock(folder)?;
-    persist(disk, &path, reflog).map_err(AdminError::file("writing", &path))
+    persist(disk, &path, reflog).map_err(RepositoryError::file("writing", &path))
 }
 
 /// Removes the reflog that was kept.
-pub(super) fn drop_kept(disk: &dyn Disk, folder: &Path) -> Result<(), AdminError> {
+pub(super) fn drop_kept(disk: &dyn Disk, folder: &Path) -> Result<(), RepositoryError> {
     state::remove(disk, &path(folder))
 }
 
@@ -43,7 +43,7 @@ pub fn is_interrupted(
     state: &Path,
     sink: &dyn Sink,
     named: ContentHash,
-) -> Result<bool, AdminError> {
+) -> Result<bool, RepositoryError> {
     // Others than the publisher may not read it.
     let Ok(Some(kept)) = read_file(disk, &path(state), DATABASE_MAX) else { return Ok(false) };
     let is_named = |bytes: &[u8]| ContentHash::of(named.algorithm(), bytes) == named;
@@ -51,9 +51,14 @@ pub fn is_interrupted(
 }
 
 /// Puts the kept reflog back if the head names it, and removes it. The caller holds the lock of the head, if there is one.
-pub fn finish(disk: &dyn Disk, state: &Path, sink: &dyn Sink, head: &VerifiedHead) -> Result<(), AdminError> {
+pub fn finish(
+    disk: &dyn Disk,
+    state: &Path,
+    sink: &dyn Sink,
+    head: &VerifiedHead,
+) -> Result<(), RepositoryError> {
     let path = path(state);
-    let kept = read_file(disk, &path, DATABASE_MAX).map_err(AdminError::file("reading", &path))?;
+    let kept = read_file(disk, &path, DATABASE_MAX).map_err(RepositoryError::file("reading", &path))?;
     let Some(kept) = kept else { return Ok(()) };
     if head.manifest().reflog == Some(ContentHash::of(head.hash_algorithm(), &kept)) {
         let stored = sink.read(reflog::PATH, DATABASE_MAX)?;

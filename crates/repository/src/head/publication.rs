@@ -18,7 +18,7 @@ use esker_store::Swap;
 
 use crate::back_off::BackOff;
 use crate::encode::Encoder;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::repository::DATABASE_MAX;
 use crate::signed::SMALL_FILE_MAX;
 use crate::spool::remember_reflog;
@@ -51,7 +51,7 @@ pub struct Next {
 impl HeadLock<'_> {
     /// Stores the remaining objects and replaces the head, if it still is the one that was read under the lock. All
     /// objects that the next head leads to have to be put.
-    pub fn publish(&self, next: Next) -> Result<Swap, AdminError> {
+    pub fn publish(&self, next: Next) -> Result<Swap, RepositoryError> {
         self.publish_changed(next, &|_| ())
     }
 
@@ -60,7 +60,7 @@ impl HeadLock<'_> {
         &self,
         next: Next,
         change: &dyn Fn(&mut Manifest),
-    ) -> Result<Swap, AdminError> {
+    ) -> Result<Swap, RepositoryError> {
         let repository = self.repository;
         let sink = repository.sink();
         let head = &self.head().verified;
@@ -78,7 +78,7 @@ impl HeadLock<'_> {
         let mut encoder = Encoder::for_metadata();
         let algorithm = head.hash_algorithm();
         let mut room = Vec::new();
-        let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
+        let mut put = |plain: &[u8], kind| -> Result<ObjectName, RepositoryError> {
             let stored = encoder.encode(plain, &mut room)?;
             let name = ObjectName::new(ContentHash::of(algorithm, stored), kind);
             sink.put(&name, stored)?;
@@ -132,7 +132,7 @@ impl HeadLock<'_> {
             ..head.manifest().clone()
         };
         change(&mut manifest);
-        let signed = sign_manifest(&manifest, publisher.key()).map_err(AdminError::Signing)?;
+        let signed = sign_manifest(&manifest, publisher.key()).map_err(RepositoryError::Signing)?;
         if sink.replace_root(manifest::PATH, &signed, Some(&self.head().bytes))? == Swap::Moved {
             return Ok(Swap::Moved);
         }
@@ -150,7 +150,7 @@ impl HeadLock<'_> {
 
     /// Replaces the head with one of the same revision, so that every publisher that read the head before has to read it
     /// again. Returns false if another publisher was faster.
-    pub fn fence(&self, now: UnixTime) -> Result<bool, AdminError> {
+    pub fn fence(&self, now: UnixTime) -> Result<bool, RepositoryError> {
         let same = self.same_revision(now);
         // Equal bytes would be no other head.
         let timestamp = same.timestamp.max(UnixTime(self.head().verified.timestamp().0.saturating_add(1)));
@@ -159,7 +159,7 @@ impl HeadLock<'_> {
 
     /// Stores the reflog of a head that is public already, unless a later publisher has replaced that head: its reflog
     /// lists everything that this one does.
-    fn follow_with_reflog(&self, reflog: &[u8], head: &[u8]) -> Result<(), AdminError> {
+    fn follow_with_reflog(&self, reflog: &[u8], head: &[u8]) -> Result<(), RepositoryError> {
         let sink = self.repository.sink();
         let mut back_off = BackOff::default();
         for _ in 0..REFLOG_ATTEMPTS {
@@ -173,7 +173,7 @@ impl HeadLock<'_> {
             }
             back_off.pause();
         }
-        Err(AdminError::Contended { attempts: REFLOG_ATTEMPTS })
+        Err(RepositoryError::Contended { attempts: REFLOG_ATTEMPTS })
     }
 
     fn reflog(
@@ -181,10 +181,10 @@ impl HeadLock<'_> {
         objects: &[ObjectName],
         forgotten: &HashSet<ContentHash>,
         time: UnixTime,
-    ) -> Result<Vec<u8>, AdminError> {
+    ) -> Result<Vec<u8>, RepositoryError> {
         let repository = self.repository;
         let mut draft = match repository.sink().read(reflog::PATH, DATABASE_MAX)? {
-            Some(bytes) => ReflogDraft::continuing(&Reflog::parse(&bytes).map_err(AdminError::Reflog)?),
+            Some(bytes) => ReflogDraft::continuing(&Reflog::parse(&bytes).map_err(RepositoryError::Reflog)?),
             None => ReflogDraft::new(repository.name.clone()),
         };
         draft.remove(forgotten);

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::passphrases::PassphraseFor;
 use super::{CERTIFICATE, KeyFolder, MASTER, PRIVATE, PRIVATE_MODE, PUBLIC, PUBLIC_MODE, read};
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 
 /// Which keys to copy, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Copied {
 impl KeyFolder {
     /// Copies keys from another folder to this one, after checking that they belong together. Other keys are never
     /// replaced.
-    pub fn copy_from(&self, other: &KeyFolder, which: KeyCopy) -> Result<Copied, AdminError> {
+    pub fn copy_from(&self, other: &KeyFolder, which: KeyCopy) -> Result<Copied, RepositoryError> {
         let mut extensions = vec![PUBLIC, CERTIFICATE];
         extensions.extend(which.private.then_some(PRIVATE));
         extensions.extend(which.master.then_some(MASTER));
@@ -49,7 +49,7 @@ impl KeyFolder {
         }
         if found.is_empty() {
             let source = std::io::ErrorKind::NotFound.into();
-            return Err(AdminError::NoKey { path: other.file(PUBLIC), source });
+            return Err(RepositoryError::NoKey { path: other.file(PUBLIC), source });
         }
         let mut texts = Vec::new();
         for (extension, text) in found {
@@ -76,11 +76,12 @@ impl KeyFolder {
             } else if self.is_same(extension, &other.file(extension))? {
                 copied.present.push(path);
             } else {
-                return Err(AdminError::KeyConflict { path, reason: "another key is there".to_owned() });
+                return Err(RepositoryError::KeyConflict { path, reason: "another key is there".to_owned() });
             }
         }
         let disks = Disks::default();
-        make_dirs(&*disks.served, &self.folder).map_err(AdminError::file("making folder", &self.folder))?;
+        make_dirs(&*disks.served, &self.folder)
+            .map_err(RepositoryError::file("making folder", &self.folder))?;
         for (extension, text) in missing {
             match extension {
                 MASTER | PRIVATE => self.write(&*disks.private, extension, &text, PRIVATE_MODE)?,
@@ -92,17 +93,22 @@ impl KeyFolder {
     }
 
     /// Checks a private key against its public half, and returns the text to store.
-    fn checked_private(&self, extension: &str, text: String, encrypt: bool) -> Result<String, AdminError> {
+    fn checked_private(
+        &self,
+        extension: &str,
+        text: String,
+        encrypt: bool,
+    ) -> Result<String, RepositoryError> {
         let path = self.file(extension);
         let key = self.private_key(extension)?;
-        let failed = |source| AdminError::Key { path: path.clone(), source };
+        let failed = |source| RepositoryError::Key { path: path.clone(), source };
         if extension == PRIVATE && self.has(CERTIFICATE)? {
             Publisher::new(key.clone(), &read(&self.file(CERTIFICATE))?).map_err(failed)?;
         }
         if extension == MASTER && self.has(PUBLIC)? {
             let own = MasterKeys::parse(key.public_pem().map_err(failed)?.as_bytes()).map(|keys| keys.id());
             if own != Ok(self.public()?.id()) {
-                return Err(AdminError::OtherMaster { master: path, public: self.public_key_file() });
+                return Err(RepositoryError::OtherMaster { master: path, public: self.public_key_file() });
             }
         }
         if !encrypt || PrivateKey::is_encrypted(&text) {
@@ -111,21 +117,21 @@ impl KeyFolder {
         self.encrypted(extension, &key)
     }
 
-    pub(super) fn encrypted(&self, extension: &str, key: &PrivateKey) -> Result<String, AdminError> {
+    pub(super) fn encrypted(&self, extension: &str, key: &PrivateKey) -> Result<String, RepositoryError> {
         let path = self.file(extension);
         let passphrases = self.passphrases.as_ref();
-        let passphrase = passphrases.ok_or_else(|| AdminError::Passphrase {
+        let passphrase = passphrases.ok_or_else(|| RepositoryError::Passphrase {
             path: path.clone(),
             reason: "nothing provides one".to_owned(),
         })?;
         let passphrase = passphrase.of(&path, PassphraseFor::Protecting)?;
         if passphrase.is_empty() {
-            return Err(AdminError::Passphrase { path, reason: "it is empty".to_owned() });
+            return Err(RepositoryError::Passphrase { path, reason: "it is empty".to_owned() });
         }
-        key.to_encrypted_pem(&passphrase).map_err(|source| AdminError::Key { path, source })
+        key.to_encrypted_pem(&passphrase).map_err(|source| RepositoryError::Key { path, source })
     }
 
-    fn is_same(&self, extension: &str, other: &Path) -> Result<bool, AdminError> {
+    fn is_same(&self, extension: &str, other: &Path) -> Result<bool, RepositoryError> {
         let (ours, theirs) = (self.file(extension), read(other)?);
         if read(&ours)? == theirs {
             return Ok(true);
@@ -135,7 +141,7 @@ impl KeyFolder {
             PUBLIC => MasterKeys::parse(theirs.as_bytes()).ok() == Some(self.public()?),
             _ => {
                 let pem = |key: PrivateKey| key.public_pem();
-                let equal = |source| AdminError::Key { path: ours.clone(), source };
+                let equal = |source| RepositoryError::Key { path: ours.clone(), source };
                 let own = pem(self.private_key(extension)?).map_err(equal)?;
                 own == pem(self.read_private_key(other)?).map_err(equal)?
             }
@@ -143,7 +149,7 @@ impl KeyFolder {
     }
 
     /// Protects private keys of this folder with a passphrase, or removes it. Returns the files that changed.
-    pub fn set_encryption(&self, which: KeyCopy) -> Result<Vec<PathBuf>, AdminError> {
+    pub fn set_encryption(&self, which: KeyCopy) -> Result<Vec<PathBuf>, RepositoryError> {
         let wanted = [(which.private, PRIVATE), (which.master, MASTER)];
         let mut changed = Vec::new();
         for extension in wanted.into_iter().filter(|(wanted, _)| *wanted).map(|(_, extension)| extension) {
@@ -157,7 +163,9 @@ impl KeyFolder {
             let key = self.private_key(extension)?;
             let text = match which.encrypt {
                 true => self.encrypted(extension, &key)?,
-                false => key.to_pem().map_err(|source| AdminError::Key { path: path.clone(), source })?,
+                false => {
+                    key.to_pem().map_err(|source| RepositoryError::Key { path: path.clone(), source })?
+                }
             };
             self.write(&*Disks::default().private, extension, &text, PRIVATE_MODE)?;
             changed.push(path);
@@ -166,7 +174,7 @@ impl KeyFolder {
     }
 
     /// Sets the command that signs in place of a key, or removes it.
-    pub fn set_signer(&self, master: bool, command: Option<&str>) -> Result<PathBuf, AdminError> {
+    pub fn set_signer(&self, master: bool, command: Option<&str>) -> Result<PathBuf, RepositoryError> {
         let (key, extension) = if master { (MASTER, "masterkey.signer") } else { (PRIVATE, "key.signer") };
         let path = self.file(extension);
         let disks = Disks::default();
@@ -174,22 +182,22 @@ impl KeyFolder {
             Some(command) if self.has(key)? => {
                 let reason =
                     format!("the key `{}` is there, and goes before `{command}`", self.file(key).display());
-                Err(AdminError::KeyConflict { path, reason })
+                Err(RepositoryError::KeyConflict { path, reason })
             }
             Some(command) => {
                 make_dirs(&*disks.served, &self.folder)
-                    .map_err(AdminError::file("making folder", &self.folder))?;
+                    .map_err(RepositoryError::file("making folder", &self.folder))?;
                 persist(&*disks.private, &path, format!("{}\n", command.trim()).as_bytes())
-                    .map_err(AdminError::file("writing", &path))?;
+                    .map_err(RepositoryError::file("writing", &path))?;
                 Ok(path)
             }
             None => match fs::remove_file(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(AdminError::file("removing", &path)(error))
+                    Err(RepositoryError::file("removing", &path)(error))
                 }
                 _ => {
                     let folder = path.parent().unwrap_or(&self.folder);
-                    disks.private.sync_dir(folder).map_err(AdminError::file("syncing", folder))?;
+                    disks.private.sync_dir(folder).map_err(RepositoryError::file("syncing", folder))?;
                     Ok(path)
                 }
             },

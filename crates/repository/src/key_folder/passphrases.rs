@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 
 /// Reason for which a passphrase is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,9 @@ impl Passphrases {
     }
 
     /// Returns the passphrase of a key file.
-    pub(super) fn of(&self, path: &Path, purpose: PassphraseFor) -> Result<String, AdminError> {
-        (self.0)(path, purpose).map_err(|reason| AdminError::Passphrase { path: path.to_owned(), reason })
+    pub(super) fn of(&self, path: &Path, purpose: PassphraseFor) -> Result<String, RepositoryError> {
+        (self.0)(path, purpose)
+            .map_err(|reason| RepositoryError::Passphrase { path: path.to_owned(), reason })
     }
 }
 

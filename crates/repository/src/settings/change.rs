@@ -11,7 +11,7 @@ use super::values::{number, parse_switch};
 use super::{Settings, sign_head};
 use crate::create::TTL;
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::repository::Repository;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
@@ -60,7 +60,7 @@ struct Plan {
 
 impl SettingsChange {
     /// Returns the settings of the repository in a folder.
-    pub fn list(root: &Path) -> Result<Vec<SettingValue>, AdminError> {
+    pub fn list(root: &Path) -> Result<Vec<SettingValue>, RepositoryError> {
         let disks = Disks::default();
         let terms = terms(&Storage::open(root)?)?;
         let settings = Settings::read(&*disks.private, &Settings::path(&state::folder(root)))?;
@@ -68,7 +68,7 @@ impl SettingsChange {
     }
 
     /// Returns what would change in the repository in a folder, and changes nothing.
-    pub fn dry_run(&self, root: &Path) -> Result<SettingsChanged, AdminError> {
+    pub fn dry_run(&self, root: &Path) -> Result<SettingsChanged, RepositoryError> {
         let disks = Disks::default();
         Ok(self.plan(&disks, root, terms(&Storage::open(root)?)?)?.told)
     }
@@ -77,9 +77,9 @@ impl SettingsChange {
     pub fn run(
         &self,
         root: &Path,
-        open: impl FnOnce() -> Result<Repository, AdminError>,
+        open: impl FnOnce() -> Result<Repository, RepositoryError>,
         now: UnixTime,
-    ) -> Result<SettingsChanged, AdminError> {
+    ) -> Result<SettingsChanged, RepositoryError> {
         self.run_on(&Disks::default(), root, open, now)
     }
 
@@ -88,9 +88,9 @@ impl SettingsChange {
         &self,
         disks: &Disks,
         root: &Path,
-        open: impl FnOnce() -> Result<Repository, AdminError>,
+        open: impl FnOnce() -> Result<Repository, RepositoryError>,
         now: UnixTime,
-    ) -> Result<SettingsChanged, AdminError> {
+    ) -> Result<SettingsChanged, RepositoryError> {
         let storage = Storage::open_on(disks, root)?;
         let told = self.plan(disks, root, terms(&storage)?)?.told;
         if !told.signs_head {
@@ -115,13 +115,13 @@ impl SettingsChange {
         Ok(plan.told)
     }
 
-    fn plan(&self, disks: &Disks, root: &Path, before: Terms) -> Result<Plan, AdminError> {
+    fn plan(&self, disks: &Disks, root: &Path, before: Terms) -> Result<Plan, RepositoryError> {
         let path = Settings::path(&state::folder(root));
         let old = Settings::read(&*disks.private, &path)?.unwrap_or_default();
         let (mut new, mut terms) = (old, before);
         for (name, value) in &self.values {
             let named = find(name)?;
-            let refused = |reason| AdminError::Setting {
+            let refused = |reason| RepositoryError::Setting {
                 name: named.name.to_owned(),
                 value: value.clone().unwrap_or_default(),
                 reason,
@@ -157,23 +157,25 @@ impl SettingsChange {
     }
 }
 
-fn write(disks: &Disks, settings: &Settings, state: &Path) -> Result<(), AdminError> {
+fn write(disks: &Disks, settings: &Settings, state: &Path) -> Result<(), RepositoryError> {
     let _lock = state::lock(state)?;
     settings.write(&*disks.private, &Settings::path(state))
 }
 
-fn find(name: &str) -> Result<&'static NamedSetting, AdminError> {
+fn find(name: &str) -> Result<&'static NamedSetting, RepositoryError> {
     let plain = name.trim().to_ascii_lowercase().replace('-', "_");
-    let unknown = || AdminError::UnknownSetting { name: name.to_owned(), closest: closest(name) };
+    let unknown = || RepositoryError::UnknownSetting { name: name.to_owned(), closest: closest(name) };
     NAMED.iter().find(|named| named.name == plain).ok_or_else(unknown)
 }
 
 /// Reads the terms of the published head, whose signature matters only when it is signed again.
-fn terms(storage: &Storage) -> Result<Terms, AdminError> {
-    let missing = || AdminError::NoRepository(storage.describe());
+fn terms(storage: &Storage) -> Result<Terms, RepositoryError> {
+    let missing = || RepositoryError::NoRepository(storage.describe());
     let bytes = storage.sink().read(esker_format::manifest::PATH, SMALL_FILE_MAX)?.ok_or_else(missing)?;
-    let claimed = ClaimedHead::parse(&bytes)
-        .map_err(|source| AdminError::Untrusted { name: storage.describe(), source: Box::new(source) })?;
+    let claimed = ClaimedHead::parse(&bytes).map_err(|source| RepositoryError::Untrusted {
+        name: storage.describe(),
+        source: Box::new(source),
+    })?;
     let manifest = claimed.manifest();
     Ok(Terms { ttl: manifest.ttl, garbage_collectable: manifest.garbage_collectable })
 }

@@ -6,7 +6,7 @@ use esker_format::manifest::Manifest;
 use esker_format::time::UnixTime;
 use esker_store::Swap;
 
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::repository::Repository;
 
 /// Signs the head with the publisher's key. Revision and root catalog stay.
@@ -14,7 +14,7 @@ pub fn sign_head(
     repository: &Repository,
     now: UnixTime,
     change: impl Fn(&mut Manifest),
-) -> Result<(), AdminError> {
+) -> Result<(), RepositoryError> {
     let stop = AtomicBool::new(false);
     let mut lock = repository.lock_head(&stop)?;
     loop {

@@ -10,7 +10,7 @@ use esker_store::{Sink, changeable_record, make_dirs, persist, read_file};
 use serde::{Deserialize, Serialize};
 
 use crate::disks::Disks;
-use crate::error::AdminError;
+use crate::error::RepositoryError;
 use crate::signed::SMALL_FILE_MAX;
 
 /// Folder of the publisher's state.
@@ -40,7 +40,7 @@ impl RememberedStorage {
         url: &StorageUrl,
         name: &RepositoryName,
         settings: StorageSettings,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         let text = url.to_string();
         let is_named = text.rsplit('/').next().is_some_and(|last| last == name.as_str());
         let url = if is_named { url.clone() } else { StorageUrl::parse(&format!("{text}/{name}"))? };
@@ -48,15 +48,16 @@ impl RememberedStorage {
     }
 
     /// Reads the storage that is remembered at a place; none if there is none.
-    pub fn read(place: &Path) -> Result<Option<Self>, AdminError> {
+    pub fn read(place: &Path) -> Result<Option<Self>, RepositoryError> {
         Self::read_on(&Disks::default(), place)
     }
 
-    pub(super) fn read_on(disks: &Disks, place: &Path) -> Result<Option<Self>, AdminError> {
+    pub(super) fn read_on(disks: &Disks, place: &Path) -> Result<Option<Self>, RepositoryError> {
         let path = path(place);
-        let text = read_file(&*disks.private, &path, FILE_MAX).map_err(AdminError::file("reading", &path))?;
+        let text =
+            read_file(&*disks.private, &path, FILE_MAX).map_err(RepositoryError::file("reading", &path))?;
         let Some(text) = text else { return Ok(None) };
-        let refused = |reason: String| AdminError::Settings { path: path.clone(), reason };
+        let refused = |reason: String| RepositoryError::Settings { path: path.clone(), reason };
         // It names the servers that get credentials of this process.
         match changeable_record(&path) {
             Ok(None) => {}
@@ -67,7 +68,7 @@ impl RememberedStorage {
                     part.display()
                 )));
             }
-            Err(source) => return Err(AdminError::file("looking at", &path)(source)),
+            Err(source) => return Err(RepositoryError::file("looking at", &path)(source)),
         }
         let stored: Stored = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
         let url = StorageUrl::parse(&stored.url).map_err(|error| refused(error.to_string()))?;
@@ -80,21 +81,21 @@ impl RememberedStorage {
     }
 
     /// Returns true if there is a repository.
-    pub fn has_head(&self, place: &Path) -> Result<bool, AdminError> {
+    pub fn has_head(&self, place: &Path) -> Result<bool, RepositoryError> {
         let sink = self.open(&Disks::default(), place)?;
         Ok(sink.read(manifest::PATH, SMALL_FILE_MAX)?.is_some())
     }
 
     /// Remembers the storage at a place.
-    pub fn write(&self, place: &Path) -> Result<(), AdminError> {
+    pub fn write(&self, place: &Path) -> Result<(), RepositoryError> {
         let disks = Disks::default();
         let state = folder(place);
-        make_dirs(&*disks.private, &state).map_err(AdminError::file("making folder", &state))?;
+        make_dirs(&*disks.private, &state).map_err(RepositoryError::file("making folder", &state))?;
         let stored = Stored { url: self.url.to_string(), settings: self.settings.clone() };
         let text =
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
         let path = path(place);
-        persist(&*disks.private, &path, &text).map_err(AdminError::file("writing", &path))
+        persist(&*disks.private, &path, &text).map_err(RepositoryError::file("writing", &path))
     }
 
     /// Forgets the storage at a place, and removes the folders that are empty then.
@@ -107,7 +108,7 @@ impl RememberedStorage {
     }
 
     /// Opens the storage, with credentials of this process.
-    pub fn open(&self, disks: &Disks, place: &Path) -> Result<Arc<dyn Sink>, AdminError> {
+    pub fn open(&self, disks: &Disks, place: &Path) -> Result<Arc<dyn Sink>, RepositoryError> {
         self.open_with(disks, place, Environment::of_process())
     }
 
@@ -117,7 +118,7 @@ impl RememberedStorage {
         disks: &Disks,
         place: &Path,
         environment: Environment,
-    ) -> Result<Arc<dyn Sink>, AdminError> {
+    ) -> Result<Arc<dyn Sink>, RepositoryError> {
         let state = Some(folder(place));
         let settings = StorageSettings { state, environment, ..self.settings.clone() };
         Ok(open_storage(&self.url, &settings, disks.served.clone())?)

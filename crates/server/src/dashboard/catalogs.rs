@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use esker_format::catalog::NestedCatalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 
 use super::objects::Objects;
 use super::tree::{Mounted, own_hash};
@@ -59,7 +59,7 @@ struct Waiting {
 }
 
 /// Lists the catalogs of a revision; the largest ones are read first.
-pub(crate) fn list(objects: &Objects<'_>, root: ContentHash) -> Result<CatalogList, AdminError> {
+pub(crate) fn list(objects: &Objects<'_>, root: ContentHash) -> Result<CatalogList, RepositoryError> {
     let mut list = CatalogList { rows: Vec::new(), unread: 0, is_cut: false };
     let mut waiting = BinaryHeap::from([Waiting { size: u64::MAX, path: Vec::new(), hash: root }]);
     let mut is_ended = false;
@@ -72,7 +72,7 @@ pub(crate) fn list(objects: &Objects<'_>, root: ContentHash) -> Result<CatalogLi
         let opened = match Mounted::open(objects, &next.path, next.hash) {
             _ if is_ended => None,
             Ok(opened) => Some(opened),
-            Err(AdminError::Interrupted) if !list.rows.is_empty() => {
+            Err(RepositoryError::Interrupted) if !list.rows.is_empty() => {
                 is_ended = true;
                 None
             }
@@ -95,7 +95,7 @@ fn below(above: &Mounted, nested: NestedCatalog) -> Option<Waiting> {
     Some(Waiting { size: nested.size.unwrap_or(0), path: nested.path, hash })
 }
 
-fn row(objects: &Objects<'_>, next: Waiting, opened: Option<Mounted>) -> Result<CatalogRow, AdminError> {
+fn row(objects: &Objects<'_>, next: Waiting, opened: Option<Mounted>) -> Result<CatalogRow, RepositoryError> {
     let object = ObjectName::new(next.hash, ObjectKind::Catalog).path();
     let stored = objects.folder().open(&object).ok().map(|opened| opened.len);
     let recorded = Some(next.size).filter(|size| *size > 0);

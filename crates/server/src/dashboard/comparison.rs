@@ -1,7 +1,7 @@
 //! Comparison of two revisions, bounded in paths, bytes and time.
 
 use esker_format::hash::ContentHash;
-use esker_repository::{AdminError, TreeDiff};
+use esker_repository::{RepositoryError, TreeDiff};
 
 use super::changed_paths::{ChangedPath, Counts};
 use super::objects::Objects;
@@ -39,7 +39,7 @@ impl Comparison {
         objects: &Objects<'_>,
         old: ContentHash,
         new: ContentHash,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         let (mut counts, mut paths) = (Counts::default(), Vec::new());
         let diff = TreeDiff { objects, old, new, within: Vec::new(), ignore_times: false };
         let compared = diff.run(&mut |found| {
@@ -49,13 +49,13 @@ impl Comparison {
                 paths.push(changed);
             }
             let is_enough = counts.paths() >= COUNTED || objects.budget().is_spent();
-            if is_enough { Err(AdminError::Interrupted) } else { Ok(()) }
+            if is_enough { Err(RepositoryError::Interrupted) } else { Ok(()) }
         });
         let end = match compared {
             Ok(_) => Ended::Whole,
-            Err(AdminError::Interrupted) if counts.paths() >= COUNTED => Ended::Count,
-            Err(AdminError::Interrupted) => Ended::Budget,
-            Err(AdminError::Missing { object, .. }) => Ended::Missing(object),
+            Err(RepositoryError::Interrupted) if counts.paths() >= COUNTED => Ended::Count,
+            Err(RepositoryError::Interrupted) => Ended::Budget,
+            Err(RepositoryError::Missing { object, .. }) => Ended::Missing(object),
             Err(error) => return Err(error),
         };
         Ok(Self { counts, paths, end })

@@ -8,7 +8,7 @@ use esker_format::catalog::Catalog;
 use esker_format::compress::{Compression, decompress};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{AdminError, ObjectSource, WantedObject};
+use esker_repository::{ObjectSource, RepositoryError, WantedObject};
 use esker_store::LargeBytes;
 use parking_lot::Mutex;
 
@@ -69,8 +69,8 @@ impl<'d> Objects<'d> {
         &self.budget
     }
 
-    /// Opens a catalog; [`AdminError::Interrupted`] once the budget is spent.
-    pub(crate) fn catalog(&self, hash: ContentHash) -> Result<Arc<OpenCatalog>, AdminError> {
+    /// Opens a catalog; [`RepositoryError::Interrupted`] once the budget is spent.
+    pub(crate) fn catalog(&self, hash: ContentHash) -> Result<Arc<OpenCatalog>, RepositoryError> {
         if let Some(found) = self.catalogs.get(hash) {
             return Ok(found);
         }
@@ -83,9 +83,9 @@ impl<'d> Objects<'d> {
     }
 
     /// Returns the plain bytes of an object, checked against its name.
-    pub(crate) fn plain(&self, name: &ObjectName, what: &str) -> Result<Vec<u8>, AdminError> {
+    pub(crate) fn plain(&self, name: &ObjectName, what: &str) -> Result<Vec<u8>, RepositoryError> {
         if self.budget.is_spent() {
-            return Err(AdminError::Interrupted);
+            return Err(RepositoryError::Interrupted);
         }
         let plain = read(&self.folder, name, what)?;
         self.budget.spend(plain.len() as u64);
@@ -94,27 +94,32 @@ impl<'d> Objects<'d> {
 }
 
 /// Reads a compressed object, and checks it against its name.
-pub(crate) fn read(folder: &Folder, name: &ObjectName, what: &str) -> Result<Vec<u8>, AdminError> {
+pub(crate) fn read(folder: &Folder, name: &ObjectName, what: &str) -> Result<Vec<u8>, RepositoryError> {
     let stored = listing::bytes(folder, &name.path(), OBJECT_MAX).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => AdminError::Missing { what: what.to_owned(), object: name.to_string() },
+        io::ErrorKind::NotFound => {
+            RepositoryError::Missing { what: what.to_owned(), object: name.to_string() }
+        }
         // Where the folder is on the server is nothing for a page.
-        _ => AdminError::Source { doing: "reading", path: name.path().into(), source },
+        _ => RepositoryError::File { doing: "reading", path: name.path().into(), source },
     })?;
     if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
-        return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });
+        return Err(RepositoryError::Corrupt { what: what.to_owned(), object: name.to_string() });
     }
     let compression = Compression::recognise(&stored).unwrap_or(Compression::Stored);
     decompress(&stored, compression, None, OBJECT_MAX)
-        .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
+        .map_err(|source| RepositoryError::Compressed { what: what.to_owned(), source })
 }
 
 /// Returns the error for a catalog that can't be read.
-pub(crate) fn catalog_error(hash: ContentHash, source: esker_format::catalog::CatalogError) -> AdminError {
-    AdminError::Catalog { what: format!("catalog {hash}"), source }
+pub(crate) fn catalog_error(
+    hash: ContentHash,
+    source: esker_format::catalog::CatalogError,
+) -> RepositoryError {
+    RepositoryError::Catalog { what: format!("catalog {hash}"), source }
 }
 
 impl ObjectSource for Objects<'_> {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, RepositoryError> {
         self.plain(&wanted.name, wanted.what).map(LargeBytes::from)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest::Manifest;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 
 use super::comparison::Comparison;
 use super::objects::{Objects, catalog_error};
@@ -40,7 +40,7 @@ pub(crate) struct RevisionRow {
 }
 
 /// Makes the comparison of two root catalogs.
-type Compare<'c> = dyn FnMut(ContentHash, ContentHash) -> Result<Arc<Comparison>, AdminError> + 'c;
+type Compare<'c> = dyn FnMut(ContentHash, ContentHash) -> Result<Arc<Comparison>, RepositoryError> + 'c;
 
 /// Lists revisions from a root catalog backwards.
 pub(crate) fn list(
@@ -48,7 +48,7 @@ pub(crate) fn list(
     from: ContentHash,
     tags: &TagList,
     compare: &mut Compare<'_>,
-) -> Result<RevisionList, AdminError> {
+) -> Result<RevisionList, RepositoryError> {
     let tags = tags.by_root();
     let mut list = RevisionList::default();
     let mut next = Some(from);
@@ -61,11 +61,11 @@ pub(crate) fn list(
                 next = found.previous;
                 points.push(found);
             }
-            Err(AdminError::Missing { .. }) if !points.is_empty() => {
+            Err(RepositoryError::Missing { .. }) if !points.is_empty() => {
                 list.missing = Some(root);
                 next = None;
             }
-            Err(AdminError::Interrupted) if !points.is_empty() => {
+            Err(RepositoryError::Interrupted) if !points.is_empty() => {
                 list.is_cut = true;
                 break;
             }
@@ -81,11 +81,11 @@ pub(crate) fn list(
     Ok(list)
 }
 
-fn point(objects: &Objects<'_>, root: ContentHash) -> Result<Point, AdminError> {
+fn point(objects: &Objects<'_>, root: ContentHash) -> Result<Point, RepositoryError> {
     let catalog = objects.catalog(root)?;
     if !catalog.properties().root_prefix.is_empty() {
         let reason = "it is the hash of a nested catalog, and not of a root catalog".to_owned();
-        return Err(AdminError::NoRevision { name: root.to_string(), reason });
+        return Err(RepositoryError::NoRevision { name: root.to_string(), reason });
     }
     let statistics = catalog.statistics().map_err(|source| catalog_error(root, source))?;
     Ok(Point::of(root, catalog.properties(), &statistics))
@@ -96,7 +96,7 @@ pub(crate) fn resolve(
     objects: &Objects<'_>,
     manifest: &Manifest,
     name: &str,
-) -> Result<ContentHash, AdminError> {
+) -> Result<ContentHash, RepositoryError> {
     if name.is_empty() {
         return Ok(manifest.root_catalog);
     }
@@ -108,7 +108,8 @@ pub(crate) fn resolve(
     if let Some(tag) = tags.iter().find(|tag| tag.name == name) {
         return Ok(tag.root_catalog);
     }
-    let unknown = |reason: &str| AdminError::NoRevision { name: name.to_owned(), reason: reason.to_owned() };
+    let unknown =
+        |reason: &str| RepositoryError::NoRevision { name: name.to_owned(), reason: reason.to_owned() };
     let Some(number) = name.parse::<u64>().ok().filter(|_| name.len() < HASH_LEN) else {
         return Err(unknown("no tag has this name, and it is neither the number nor the hash of a revision"));
     };

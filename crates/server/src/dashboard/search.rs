@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use esker_format::catalog::{Flags, PathKey, Row};
 use esker_format::hash::ContentHash;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 
 use super::objects::Objects;
 use super::tree::{Mounted, TreeEntry, own_hash};
@@ -37,7 +37,7 @@ pub(crate) fn run(
     root: ContentHash,
     below: &[u8],
     text: &str,
-) -> Result<Search, AdminError> {
+) -> Result<Search, RepositoryError> {
     let needle = text.as_bytes().to_ascii_lowercase();
     let mut search = Search::default();
     if needle.is_empty() {
@@ -60,7 +60,7 @@ pub(crate) fn run(
             }
             match Mounted::open(objects, &nested.path, hash) {
                 Ok(opened) => waiting.push_back(opened),
-                Err(AdminError::Interrupted) => {
+                Err(RepositoryError::Interrupted) => {
                     search.is_cut = true;
                     break;
                 }
@@ -79,7 +79,7 @@ impl Search {
         mounted: &Mounted,
         below: &[u8],
         needle: &[u8],
-    ) -> Result<bool, AdminError> {
+    ) -> Result<bool, RepositoryError> {
         for row in mounted.catalog.scan().map_err(|error| mounted.failed(error))? {
             let row = row.map_err(|error| mounted.failed(error))?;
             self.entries += 1;
@@ -102,7 +102,7 @@ impl Search {
 }
 
 /// Returns the path of an entry, from its parents; none if they don't lead to the root of the catalog.
-fn path_of(mounted: &Mounted, row: &Row<'_>) -> Result<Option<Vec<u8>>, AdminError> {
+fn path_of(mounted: &Mounted, row: &Row<'_>) -> Result<Option<Vec<u8>>, RepositoryError> {
     let top = PathKey::of(&mounted.mountpoint);
     let mut names = vec![row.name().to_vec()];
     let mut parent = row.parent();

@@ -6,7 +6,7 @@ use esker_format::hash::ContentHash;
 use esker_format::history::{History, Tag};
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 
 use super::objects::{self, Objects};
 use crate::file::Folder;
@@ -26,9 +26,9 @@ impl TagSummary {
     /// Reads a history.
     pub(crate) fn read(folder: &Folder, history: ContentHash) -> Result<(Self, u64), String> {
         let name = ObjectName::new(history, ObjectKind::History);
-        let read = || -> Result<(Self, u64), AdminError> {
+        let read = || -> Result<(Self, u64), RepositoryError> {
             let bytes = objects::read(folder, &name, "the history")?;
-            let history = History::parse(&bytes).map_err(AdminError::History)?;
+            let history = History::parse(&bytes).map_err(RepositoryError::History)?;
             let newest = history.tags().iter().filter(|tag| !is_generated(&tag.name)).take(NAMED);
             let newest = newest.map(|tag| tag.name.clone()).collect();
             Ok((Self { count: history.tags().len(), newest }, bytes.len() as u64))
@@ -60,9 +60,9 @@ impl TagList {
 }
 
 /// Reads the tags of a repository.
-pub(crate) fn list(objects: &Objects<'_>, manifest: &Manifest) -> Result<TagList, AdminError> {
+pub(crate) fn list(objects: &Objects<'_>, manifest: &Manifest) -> Result<TagList, RepositoryError> {
     let Some(history) = manifest.history else { return Ok(TagList::default()) };
     let bytes = objects.plain(&ObjectName::new(history, ObjectKind::History), "the history")?;
-    let history = History::parse(&bytes).map_err(AdminError::History)?;
+    let history = History::parse(&bytes).map_err(RepositoryError::History)?;
     Ok(TagList { tags: history.tags().to_vec() })
 }

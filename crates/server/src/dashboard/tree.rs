@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_format::catalog::{EntryKind, Flags, NestedCatalog, PathKey, Row};
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 
 use super::objects::{Objects, OpenCatalog, catalog_error};
 
@@ -86,7 +86,7 @@ impl Mounted {
         objects: &Objects<'_>,
         mountpoint: &[u8],
         hash: ContentHash,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         Ok(Self { mountpoint: mountpoint.to_vec(), hash, catalog: objects.catalog(hash)? })
     }
 
@@ -95,7 +95,7 @@ impl Mounted {
         objects: &Objects<'_>,
         root: ContentHash,
         directory: &[u8],
-    ) -> Result<Self, AdminError> {
+    ) -> Result<Self, RepositoryError> {
         let mut owner = Self::open(objects, b"", root)?;
         let ends = directory.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/');
         for end in ends.map(|(end, _)| end).chain([directory.len()]).filter(|end| *end > 0) {
@@ -113,7 +113,7 @@ impl Mounted {
         Ok(owner)
     }
 
-    pub(crate) fn failed(&self, source: esker_format::catalog::CatalogError) -> AdminError {
+    pub(crate) fn failed(&self, source: esker_format::catalog::CatalogError) -> RepositoryError {
         catalog_error(self.hash, source)
     }
 }
@@ -123,8 +123,8 @@ pub(crate) fn own_hash(nested: &NestedCatalog) -> Option<ContentHash> {
     nested.hash.filter(|_| !nested.bind)
 }
 
-fn no_such_path(path: &[u8]) -> AdminError {
-    AdminError::NoSuchPath(String::from_utf8_lossy(path).into_owned())
+fn no_such_path(path: &[u8]) -> RepositoryError {
+    RepositoryError::NoSuchPath(String::from_utf8_lossy(path).into_owned())
 }
 
 /// Finds a path, and lists a part of the directory there.
@@ -133,7 +133,7 @@ pub(crate) fn find(
     root: ContentHash,
     path: &[u8],
     first: usize,
-) -> Result<Found, AdminError> {
+) -> Result<Found, RepositoryError> {
     if let Some(slash) = path.iter().rposition(|byte| *byte == b'/') {
         let above = Mounted::of_directory(objects, root, path.get(..slash).unwrap_or_default())?;
         let row = above.catalog.find(PathKey::of(path)).map_err(|error| above.failed(error))?;

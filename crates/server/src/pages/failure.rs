@@ -1,28 +1,28 @@
 //! Page for a request that has no other one.
 
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use maud::{Markup, html};
 
 use super::layout::{self, Part};
 use super::numbers::shown;
 
 /// Returns the status for an error.
-pub(crate) fn status(error: &AdminError) -> u16 {
+pub(crate) fn status(error: &RepositoryError) -> u16 {
     match error {
-        AdminError::NoRepository(_)
-        | AdminError::NoSuchPath(_)
-        | AdminError::NoRevision { .. }
-        | AdminError::Missing { .. } => 404,
-        AdminError::Interrupted => 503,
+        RepositoryError::NoRepository(_)
+        | RepositoryError::NoSuchPath(_)
+        | RepositoryError::NoRevision { .. }
+        | RepositoryError::Missing { .. } => 404,
+        RepositoryError::Interrupted => 503,
         _ => 500,
     }
 }
 
 /// Returns the page for an error.
-pub(crate) fn page(part: Part<'_>, error: &AdminError) -> Markup {
+pub(crate) fn page(part: Part<'_>, error: &RepositoryError) -> Markup {
     let text = match error {
-        AdminError::Interrupted => "reading it took too long; try it again".to_owned(),
-        AdminError::NoSuchPath(path) => format!("the revision has no {path}"),
+        RepositoryError::Interrupted => "reading it took too long; try it again".to_owned(),
+        RepositoryError::NoSuchPath(path) => format!("the revision has no {path}"),
         error => causes(error),
     };
     // Errors name what a publisher or a request chose.

@@ -2,7 +2,7 @@
 
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_repository::AdminError;
+use esker_repository::RepositoryError;
 use maud::Markup;
 
 use super::address::{self, Query};
@@ -53,7 +53,7 @@ fn of_repository(dashboard: &Dashboard, path: &str, query: &Query, now: UnixTime
     match made {
         Ok(markup) => Page::html(200, markup),
         // A repository that is not there has no pages to lead to.
-        Err(error @ AdminError::NoRepository(_)) => Page::html(404, failure::page(Part::None, &error)),
+        Err(error @ RepositoryError::NoRepository(_)) => Page::html(404, failure::page(Part::None, &error)),
         Err(error) => {
             let here = if here == "search" { "tree" } else { here };
             let part = Part::Repository(name.as_str(), here);
@@ -62,7 +62,7 @@ fn of_repository(dashboard: &Dashboard, path: &str, query: &Query, now: UnixTime
     }
 }
 
-type Made = Result<Markup, AdminError>;
+type Made = Result<Markup, RepositoryError>;
 
 fn about(opened: &OpenRepository<'_>, _: &Query, now: UnixTime) -> Made {
     let tags = opened.tags().map_err(|error| failure::causes(&error));
@@ -104,7 +104,11 @@ fn about_comparison(opened: &OpenRepository<'_>, query: &Query, _: UnixTime) -> 
     Ok(compare::page(opened.name(), Asked { roots: Some((old, new)), ..asked }, Some(&compared)))
 }
 
-fn place<'a>(opened: &'a OpenRepository<'_>, query: &Query, path: &'a [u8]) -> Result<Place<'a>, AdminError> {
+fn place<'a>(
+    opened: &'a OpenRepository<'_>,
+    query: &Query,
+    path: &'a [u8],
+) -> Result<Place<'a>, RepositoryError> {
     let asked = query.text("revision");
     let revision = if asked.is_empty() { None } else { Some(opened.resolve(asked)?) };
     Ok(Place { name: opened.name(), path, revision })

@@ -1,7 +1,7 @@
 //! Differences between text files, in the unified format.
 
 use esker_format::write::catalog::Entry;
-use esker_repository::{AdminError, ObjectSource, PathDiff, file_content};
+use esker_repository::{ObjectSource, PathDiff, RepositoryError, file_content};
 use similar::TextDiff;
 
 use crate::error::Failure;
@@ -17,7 +17,7 @@ pub(super) fn print(
     out: &mut Output,
     objects: &dyn ObjectSource,
     diff: &PathDiff<'_>,
-) -> Result<Result<(), Failure>, AdminError> {
+) -> Result<Result<(), Failure>, RepositoryError> {
     let text = text_of(objects, diff)?;
     Ok(match text {
         Some(text) => out.text(text),
@@ -26,13 +26,13 @@ pub(super) fn print(
 }
 
 /// Returns the difference of two texts; none if there is no text to compare.
-fn text_of(objects: &dyn ObjectSource, diff: &PathDiff<'_>) -> Result<Option<String>, AdminError> {
+fn text_of(objects: &dyn ObjectSource, diff: &PathDiff<'_>) -> Result<Option<String>, RepositoryError> {
     let is_file = |entry: Option<&Entry>| entry.is_none_or(Entry::is_file);
     let is_changed = diff.attributes.is_empty() || diff.attributes.has(esker_repository::Attributes::CONTENT);
     if !(is_file(diff.old) && is_file(diff.new) && is_changed) {
         return Ok(None);
     }
-    let read = |entry: Option<&Entry>| -> Result<Option<String>, AdminError> {
+    let read = |entry: Option<&Entry>| -> Result<Option<String>, RepositoryError> {
         let Some(entry) = entry else { return Ok(Some(String::new())) };
         let content = file_content(objects, entry, TEXT_MAX, &lossy(diff.path))?;
         Ok(content.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|text| !text.contains('\0')))

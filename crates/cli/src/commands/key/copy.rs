@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{PublisherArgs, of_admin};
+use crate::publisher::{PublisherArgs, of_operation};
 use crate::settings::Settings;
 
 /// Copies the keys of a repository into the keys folder, after checking that they match.
@@ -89,7 +89,7 @@ pub(super) fn export(args: &ExportArgs, settings: &Settings) -> Result<(), Failu
 fn copy(name: &str, to: &KeyFolder, from: &KeyFolder, which: KeyCopy, json: bool) -> Result<(), Failure> {
     let copied = to.copy_from(from, which);
     let Copied { written, present } =
-        copied.map_err(|error| of_admin(&format!("the keys of {name} were not copied"), &error))?;
+        copied.map_err(|error| of_operation(&format!("the keys of {name} were not copied"), &error))?;
     let mut out = Output::new();
     if json {
         out.json(&json!({ "repository": name, "written": written, "present": present }))?;

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{PublisherArgs, of_admin};
+use crate::publisher::{PublisherArgs, of_operation};
 use crate::settings::Settings;
 
 /// Protects the private keys in the keys folder with a passphrase, or removes the passphrase.
@@ -44,7 +44,7 @@ pub(super) fn encrypt(args: &EncryptArgs, settings: &Settings) -> Result<(), Fai
     let changed = place
         .keys
         .set_encryption(which)
-        .map_err(|error| of_admin(&format!("the keys of {} were not changed", place.name), &error))?;
+        .map_err(|error| of_operation(&format!("the keys of {} were not changed", place.name), &error))?;
     let mut out = Output::new();
     if args.json {
         out.json(&json!({ "repository": args.name, "encrypted": !args.remove, "changed": changed }))?;
@@ -93,7 +93,7 @@ pub(super) fn signer(args: &SignerArgs, settings: &Settings) -> Result<(), Failu
     let path = place
         .keys
         .set_signer(args.master, args.command.as_deref())
-        .map_err(|error| of_admin(&format!("the signer of {} was not set", place.name), &error))?;
+        .map_err(|error| of_operation(&format!("the signer of {} was not set", place.name), &error))?;
     let mut out = Output::new();
     let did = if args.remove { "removed" } else { "wrote" };
     out.line(format!("{did} {}", path.display()))?;

@@ -8,7 +8,7 @@ use esker_maintain::{SignAnswer, SignRequest};
 use super::revoke::{MasterArgs, fingerprint};
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, confirm, now, of_admin};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, confirm, now, of_operation};
 use crate::settings::Settings;
 
 /// Longest request or answer, in bytes.
@@ -89,7 +89,7 @@ pub(super) fn request(args: &RequestArgs, settings: &Settings) -> Result<(), Fai
         .resign(drop);
     let made = SignRequest::new(&resign, &place.root, &place.name, &place.keys, now());
     let what = format!("there is no request for {}", place.name);
-    let (request, told) = made.map_err(|error| of_admin(&what, &error))?;
+    let (request, told) = made.map_err(|error| of_operation(&what, &error))?;
     let mut out = Output::new();
     out.text(request.to_text(&told))?;
     out.finish()
@@ -97,7 +97,7 @@ pub(super) fn request(args: &RequestArgs, settings: &Settings) -> Result<(), Fai
 
 pub(super) fn sign(args: &SignArgs, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let failed = |error| of_admin("the whitelist was not signed", &error);
+    let failed = |error| of_operation("the whitelist was not signed", &error);
     let request = SignRequest::parse(&read(&args.request)?).map_err(failed)?;
     let keys = args.place.keys(request.name(), settings)?.with_master_signer(args.master_signer.clone());
     let facts = describe(request.name().as_str(), request.whitelist());
@@ -115,7 +115,7 @@ pub(super) fn sign(args: &SignArgs, settings: &Settings) -> Result<(), Failure> 
 
 pub(super) fn apply(args: &ApplyArgs, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let failed = |error| of_admin("the whitelist was not published", &error);
+    let failed = |error| of_operation("the whitelist was not published", &error);
     let answer = SignAnswer::parse(&read(&args.answer)?).map_err(failed)?;
     let place = args.place.place(answer.name().as_str(), settings)?;
     args.lock

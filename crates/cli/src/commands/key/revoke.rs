@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Options for the key that signs whitelists.
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
             .when_free(&interrupt, false, || resign.run(&place.root, &place.name, &place.keys, now())),
     };
     let what = format!("the certificate was not taken off the whitelist of {}", place.name);
-    let done = done.map_err(|error| of_admin(&what, &error))?;
+    let done = done.map_err(|error| of_operation(&what, &error))?;
     let fingerprint = args.fingerprint.to_fingerprint();
     let mut out = Output::new();
     if args.json {

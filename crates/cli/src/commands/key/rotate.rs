@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin, warn_of_key};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation, warn_of_key};
 use crate::settings::Settings;
 
 /// Replaces the publisher's key and certificate in two steps, without an interruption for clients.
@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         false => rotate.start(&place.root, &place.name, &place.keys, now()),
     });
     let done =
-        done.map_err(|error| of_admin(&format!("the key of {} was not rotated", place.name), &error))?;
+        done.map_err(|error| of_operation(&format!("the key of {} was not rotated", place.name), &error))?;
     let mut out = Output::new();
     if args.json {
         out.json(&json!({ "repository": args.name, "rotation": done }))?;

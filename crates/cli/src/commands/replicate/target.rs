@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
-use esker_maintain::{Replicate, ReplicateProgress, Replicated, RevisionLimit, remembered_spool};
+use esker_maintain::{
+    Replicate, ReplicateError, ReplicateProgress, Replicated, RevisionLimit, remembered_spool,
+};
 use esker_object_storage::connect;
-use esker_repository::{AdminError, Disks, RememberedStorage, ReplicaState, Repository, Storage};
+use esker_repository::{Disks, RememberedStorage, ReplicaState, Repository, RepositoryError, Storage};
 use esker_store::{Engine, Servers, Source, without_passwords};
 
 use super::Args;
 use crate::error::{Context as _, Failure, Kind, of_store};
-use crate::publisher::{PublisherArgs, of_admin, with_options};
+use crate::publisher::{PublisherArgs, of_operation, with_options};
 use crate::settings::Settings;
 use crate::settings::public_keys::public_keys;
 
@@ -57,7 +59,7 @@ impl Target {
         let last = urls.first().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
         let name =
             RepositoryName::parse(last).context(Kind::Usage, format!("{source} names no repository"))?;
-        let unreadable = |error| of_admin(&format!("{name} was not replicated"), &error);
+        let unreadable = |error| of_operation(&format!("{name} was not replicated"), &error);
         let root = Repository::locate(&to.storage_folder(settings)?, &name);
         let (mut changed, mut is_new) = (None, false);
         let before = RememberedStorage::read(&root).map_err(unreadable)?;
@@ -82,7 +84,7 @@ impl Target {
             Some(changed) => changed.open(&Disks::default(), &root).map(|sink| Storage::new(&root, sink)),
             None => Storage::open(&root),
         };
-        let forget = |error: AdminError| {
+        let forget = |error: RepositoryError| {
             if is_new {
                 RememberedStorage::forget(&root);
             }
@@ -124,7 +126,7 @@ impl Target {
     }
 
     /// Remembers or forgets the storage, as the outcome of a run says.
-    pub(super) fn ended(&self, outcome: &Result<Replicated, AdminError>) -> Result<(), AdminError> {
+    pub(super) fn ended(&self, outcome: &Result<Replicated, ReplicateError>) -> Result<(), RepositoryError> {
         match (outcome, &self.changed) {
             (Ok(_), Some(changed)) => changed.write(&self.root),
             (Err(_), _) if self.is_new && matches!(ReplicaState::read(&self.root), Ok(None)) => {

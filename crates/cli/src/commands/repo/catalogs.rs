@@ -3,12 +3,12 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
 use esker_format::manifest;
-use esker_repository::{AdminError, ListedCatalog};
+use esker_repository::{ListedCatalog, RepositoryError};
 use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::{Output, size};
-use crate::publisher::of_admin;
+use crate::publisher::of_operation;
 use crate::settings::Settings;
 use crate::trees::revision_source::RevisionArgs;
 
@@ -45,18 +45,19 @@ pub(super) struct Args {
 
 /// Why a listing ended.
 enum Stopped {
-    Reading(AdminError),
+    Reading(RepositoryError),
     Printing(Failure),
 }
 
-impl From<AdminError> for Stopped {
-    fn from(error: AdminError) -> Self {
+impl From<RepositoryError> for Stopped {
+    fn from(error: RepositoryError) -> Self {
         Self::Reading(error)
     }
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let failed = |error: &AdminError| of_admin(&format!("can't list the catalogs of {}", args.place), error);
+    let failed =
+        |error: &RepositoryError| of_operation(&format!("can't list the catalogs of {}", args.place), error);
     let revisions = args.source.open(&place(&args.place), settings)?;
     let revision = match &args.revision {
         Some(name) => revisions.find(name),

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::error::{Failure, warn};
 use crate::output::Output;
-use crate::publisher::{PublisherArgs, of_admin};
+use crate::publisher::{PublisherArgs, of_operation};
 use crate::settings::Settings;
 
 /// Writes `server.conf` and `client.conf`, with which `cvmfs_server` can manage the repository.
@@ -51,7 +51,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let place = args.place.place(&args.name, settings)?;
-    let failed = |error| of_admin(&format!("the configuration of {} was not written", place.name), &error);
+    let failed =
+        |error| of_operation(&format!("the configuration of {} was not written", place.name), &error);
     let spool = args.spool.clone().or_else(|| remembered_spool(&place.root));
     let made =
         ExportedConfig::new(&place.root, &place.name, &args.user, args.stratum0.as_deref(), spool.as_deref());

@@ -2,14 +2,14 @@ use std::path::PathBuf;
 
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
-use esker_maintain::{Outcome, ServerConf, Takeover, Upstream};
+use esker_maintain::{Outcome, ServerConf, Takeover, TakeoverError, Upstream};
 use esker_object_storage::Environment;
 use esker_repository::{Disks, RememberedStorage, Repository, Storage};
 use serde_json::json;
 
 use crate::error::{Failure, warn};
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Takes over a repository of `cvmfs_server`: its parameters become settings.
@@ -47,7 +47,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     let name = RepositoryName::parse(&args.name).map_err(|error| Failure::usage(error.to_string()))?;
-    let failed = |error| of_admin(&format!("{name} was not taken over"), &error);
+    let failed = |error: TakeoverError| of_operation(&format!("{name} was not taken over"), &error);
     let usual = || settings.config_root.join(format!("etc/cvmfs/repositories.d/{name}/server.conf"));
     let conf = ServerConf::read(&args.config.clone().unwrap_or_else(usual))
         .map_err(|error| failed(error).hint("name the configuration with --config FILE"))?;
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     taken.told.warnings.extend(found.warnings);
     if !args.dry_run {
         if let Some(bucket) = &found.bucket {
-            bucket.write(found.storage.place()).map_err(failed)?;
+            bucket.write(found.storage.place()).map_err(|error| failed(error.into()))?;
         }
         args.lock.when_free(&interrupt, false, || taken.run(&found.storage)).map_err(failed)?;
     }
@@ -117,9 +117,9 @@ impl Found {
         name: &RepositoryName,
         settings: &Settings,
     ) -> Result<Self, Failure> {
-        let failed = |error| of_admin(&format!("{name} was not taken over"), &error);
+        let failed = |error: TakeoverError| of_operation(&format!("{name} was not taken over"), &error);
         let folder = |root: PathBuf| {
-            let storage = Storage::open(&root).map_err(failed)?;
+            let storage = Storage::open(&root).map_err(|error| failed(error.into()))?;
             Ok(Self { storage, bucket: None, warnings: Vec::new() })
         };
         if args.place.is_storage_given() {
@@ -138,7 +138,10 @@ impl Found {
         let own = Environment::of_process();
         let has_own = ["AWS_ACCESS_KEY_ID", "AWS_PROFILE"].iter().any(|name| own.get(name).is_some());
         let environment = if has_own { own } else { bucket.credentials };
-        let sink = bucket.storage.open_with(&Disks::default(), &root, environment).map_err(failed)?;
+        let sink = bucket
+            .storage
+            .open_with(&Disks::default(), &root, environment)
+            .map_err(|error| failed(error.into()))?;
         let storage = Storage::new(&root, sink);
         Ok(Self { storage, bucket: Some(bucket.storage), warnings: bucket.warnings })
     }

@@ -10,7 +10,7 @@ use esker_repository::{KeyFolder, ReplicaState, Storage};
 
 use crate::error::Failure;
 use crate::output::{Output, lossy, size};
-use crate::publisher::{PublisherArgs, RemoteFiles, now, of_admin};
+use crate::publisher::{PublisherArgs, RemoteFiles, now, of_operation};
 use crate::settings::Settings;
 use crate::settings::public_keys::public_keys;
 use crate::transaction::{Transaction, Transactions};
@@ -95,7 +95,7 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
         let replica = ReplicaState::read(&root).ok().flatten();
         keys = replica.and_then(|replica| replica.master_keys().ok());
     }
-    let storage = Storage::open(&root).map_err(|error| of_admin("can't open the storage", &error))?;
+    let storage = Storage::open(&root).map_err(|error| of_operation("can't open the storage", &error))?;
     let place = storage.describe();
     let context = InfoContext { place, name: name.clone(), keys, own, now: now() };
     let mut info = RepositoryInfo::read(&storage, &context);

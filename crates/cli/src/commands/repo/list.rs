@@ -6,7 +6,7 @@ use esker_maintain::{ListedRepository, list_repositories, remembered_spool};
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{now, of_admin};
+use crate::publisher::{now, of_operation};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -31,7 +31,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let storage = settings.storage(args.storage.as_deref())?;
     let mut all = list_repositories(&storage, now())
-        .map_err(|error| of_admin("the repositories were not listed", &error))?;
+        .map_err(|error| of_operation("the repositories were not listed", &error))?;
     let open = settings.transactions(args.transactions.as_deref()).map(Transactions::new).ok();
     for listed in &mut all {
         listed.open_transactions = open.as_ref().map_or(0, |open| open.of_repository(&listed.name).len());

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, confirm, of_admin};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, confirm, of_operation};
 use crate::settings::Settings;
 
 /// Removes a repository from this machine, with its keys.
@@ -48,7 +48,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     let place = args.place.place(&args.name, settings)?;
-    let failed = |error| of_admin(&format!("{} was not removed", place.name), &error);
+    let failed = |error| of_operation(&format!("{} was not removed", place.name), &error);
     let keys = Some(&place.keys).filter(|_| !args.keep_keys);
     let plan = Removal::plan(&place.root, &place.name, keys, !args.keep_storage).map_err(failed)?;
     let mut out = Output::new();

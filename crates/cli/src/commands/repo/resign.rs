@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin, warn_of_key};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation, warn_of_key};
 use crate::settings::Settings;
 
 /// Renews the signature of the whitelist, which states the accepted certificates and an expiry date.
@@ -77,8 +77,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
             .lock
             .when_free(&interrupt, false, || resign.run(&place.root, &place.name, &place.keys, now())),
     };
-    let resigned =
-        done.map_err(|error| of_admin(&format!("the whitelist of {} was not signed", place.name), &error))?;
+    let resigned = done
+        .map_err(|error| of_operation(&format!("the whitelist of {} was not signed", place.name), &error))?;
     let mut out = Output::new();
     if args.json {
         out.json(&json!({

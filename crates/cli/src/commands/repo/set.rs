@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Changes settings of a repository, or lists them.
@@ -47,7 +47,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     let place = args.place.place(&args.name, settings)?;
-    let failed = |error| of_admin(&format!("the settings of {} were not changed", place.name), &error);
+    let failed = |error| of_operation(&format!("the settings of {} were not changed", place.name), &error);
     let mut values = Vec::new();
     for text in &args.values {
         let (name, value) = text.split_once('=').ok_or_else(|| {
@@ -90,7 +90,7 @@ fn report(args: &Args, done: &SettingsChanged) -> Result<(), Failure> {
 }
 
 fn list(args: &Args, root: &std::path::Path) -> Result<(), Failure> {
-    let failed = |error| of_admin(&format!("the settings of {} were not read", args.name), &error);
+    let failed = |error| of_operation(&format!("the settings of {} were not read", args.name), &error);
     let values = SettingsChange::list(root).map_err(failed)?;
     let mut out = Output::new();
     if args.json {

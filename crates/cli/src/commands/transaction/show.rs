@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{list_changes, of_admin, stop_on_signals};
+use crate::publisher::{list_changes, of_operation, stop_on_signals};
 use crate::transaction::{Record, State, Transaction, Transactions};
 
 /// Shows the changes of a transaction, also without keys or a valid whitelist.
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failur
 pub(super) fn changes(transaction: &Transaction, stop: &AtomicBool) -> Result<Vec<PathChange>, Failure> {
     let record = transaction.record()?;
     let changes = transaction.upper()?.changes(&record.storage, stop);
-    changes.map_err(|error| of_admin(&format!("can't compare transaction {}", transaction.id), &error))
+    changes.map_err(|error| of_operation(&format!("can't compare transaction {}", transaction.id), &error))
 }
 
 /// Prints the counts, and the first paths.

@@ -14,7 +14,7 @@ use crate::error::{Failure, warn};
 use crate::mounting::run_mounted::{end_as, take_signals};
 use crate::output::{Output, tell};
 use crate::process::limits::OpenFiles;
-use crate::publisher::{Hooked, HowArgs, Interrupt, Place, now, of_admin};
+use crate::publisher::{Hooked, HowArgs, Interrupt, Place, now, of_operation};
 use crate::settings::Settings;
 use crate::transaction::{OnBranch, Origin, Record, Session, Transaction, Transactions};
 
@@ -85,8 +85,9 @@ pub(super) fn run(
         ([from, to], _) => template(how, &place, &repository, &interrupt, (from, to), &path)?,
         (_, None) => (BaseRevision::published(&repository), None, BTreeSet::new()),
         (_, Some(branch)) => {
-            let base = BaseRevision::of_branch(&repository, branch)
-                .map_err(|error| of_admin(&format!("can't begin a transaction of {}", place.name), &error))?;
+            let base = BaseRevision::of_branch(&repository, branch).map_err(|error| {
+                of_operation(&format!("can't begin a transaction of {}", place.name), &error)
+            })?;
             (base, None, BTreeSet::new())
         }
     };
@@ -168,7 +169,7 @@ impl Begin<'_> {
         let (transaction, lock) = transactions.create(record, now())?;
         let kept = transaction.keep_base(&stored).and_then(|()| {
             let prepared = transaction.upper()?.prepare(&place.root);
-            prepared.map_err(|error| of_admin("can't begin a transaction", &error))
+            prepared.map_err(|error| of_operation("can't begin a transaction", &error))
         });
         if let Err(failure) = kept {
             transaction.remove(lock)?;

@@ -8,7 +8,7 @@ use esker_object_storage::{Environment, StorageSettings, StorageUrl, reading_url
 use esker_repository::RememberedStorage;
 
 use crate::error::Failure;
-use crate::publisher::failure::of_admin;
+use crate::publisher::failure::of_operation;
 
 /// Options for a repository in object storage, which are remembered with its address.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -111,7 +111,7 @@ pub(crate) fn attach(
     root: &Path,
     new: Option<&BucketArgs>,
 ) -> Result<(), Failure> {
-    let failed = |error| of_admin(&format!("can't use {url} for {name}"), &error);
+    let failed = |error| of_operation(&format!("can't use {url} for {name}"), &error);
     let wanted = described(url, name, &new.cloned().unwrap_or_default())?;
     match RememberedStorage::read(root).map_err(failed)? {
         Some(known) if known.url != wanted.url => {
@@ -142,7 +142,7 @@ pub(crate) fn described(
     name: &RepositoryName,
     given: &BucketArgs,
 ) -> Result<RememberedStorage, Failure> {
-    let failed = |error| of_admin(&format!("can't use {url} for {name}"), &error);
+    let failed = |error| of_operation(&format!("can't use {url} for {name}"), &error);
     RememberedStorage::of_repository(url, name, given.settings()?).map_err(failed)
 }
 
@@ -210,7 +210,7 @@ const CREDENTIALS: [&str; 10] = [
 /// without any, by its public URL.
 pub(crate) fn readable(root: &Path) -> Result<Readable, Failure> {
     let remembered =
-        RememberedStorage::read(root).map_err(|error| of_admin("can't read the storage", &error))?;
+        RememberedStorage::read(root).map_err(|error| of_operation("can't read the storage", &error))?;
     let Some(remembered) = remembered else {
         return Ok(Readable { url: format!("file://{}", root.display()), is_private: false });
     };

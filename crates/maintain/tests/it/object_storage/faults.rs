@@ -1,5 +1,6 @@
 //! Failures of single operations of object storage.
 
+use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_testkit::soak::Soak;
@@ -7,16 +8,16 @@ use esker_testkit::soak::Soak;
 use super::*;
 use crate::memory_bucket::Fault;
 
+/// What a publisher or a collector does; false if another revision is published than it expects.
+type Run<'r> = dyn Fn(&Repository) -> Result<bool, Box<dyn Error>> + 'r;
+
 /// One run with a failing operation; false if it was through before the fault.
-fn fail(
-    before: &Site,
-    fault: (u64, Fault),
-    run: &dyn Fn(&Repository) -> Result<bool, AdminError>,
-    judge: &dyn Fn(&Site, &str) -> bool,
-) -> bool {
+fn fail(before: &Site, fault: (u64, Fault), run: &Run<'_>, judge: &dyn Fn(&Site, &str) -> bool) -> bool {
     let site = before.copy();
     let sink = MemorySink::failing(&site.bucket, Some(fault));
-    let outcome = open_in(site.storage(sink.clone(), "failing")).and_then(|repository| run(&repository));
+    let outcome = open_in(site.storage(sink.clone(), "failing"))
+        .map_err(Into::into)
+        .and_then(|repository| run(&repository));
     let when = format!("{fault:?}: {outcome:?}");
     if sink.struck() == 0 {
         assert!(outcome.unwrap(), "{when}");
@@ -33,11 +34,7 @@ fn fail(
 }
 
 /// Every operation fails in one way, some in each.
-fn fail_everywhere(
-    site: &Site,
-    run: &dyn Fn(&Repository) -> Result<bool, AdminError>,
-    judge: &dyn Fn(&Site, &str) -> bool,
-) {
+fn fail_everywhere(site: &Site, run: &Run<'_>, judge: &dyn Fn(&Site, &str) -> bool) {
     for (first, fault) in [(1, Fault::Refused), (2, Fault::Lost), (3, Fault::Ever)] {
         let places = (first..).step_by(3);
         let hits = places.take_while(|at| fail(site, (*at, fault), run, judge)).count();
@@ -95,7 +92,7 @@ fn judge_collect(full: usize) -> impl Fn(&Site, &str) -> bool {
     }
 }
 
-fn collect_now(repository: &Repository) -> Result<bool, AdminError> {
+fn collect_now(repository: &Repository) -> Result<bool, Box<dyn Error>> {
     collect(repository, 0, now())?;
     Ok(true)
 }

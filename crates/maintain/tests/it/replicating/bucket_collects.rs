@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use esker_maintain::{Collect, Collected, Keep};
+use esker_maintain::{Collect, CollectError, Collected, Keep, ReplicateError};
 use esker_repository::Repository;
 use esker_store::Sink as _;
 
@@ -40,14 +40,14 @@ impl Copy {
         Storage::new(&self.scene.folder.path().join(machine), sink)
     }
 
-    fn replicate(&self, machine: &str) -> Result<Replicated, AdminError> {
+    fn replicate(&self, machine: &str) -> Result<Replicated, ReplicateError> {
         let mut replicate = options(&self.scene.workshop, self.scene.source());
         // Each new head drops the one before.
         replicate.revisions = RevisionLimit::Newest(0);
         replicate.run_in(self.storage(machine, MemorySink::new(&self.bucket)), now())
     }
 
-    fn open(&self, machine: &str, sink: Arc<MemorySink>) -> Result<Repository, AdminError> {
+    fn open(&self, machine: &str, sink: Arc<MemorySink>) -> Result<Repository, RepositoryError> {
         let name = RepositoryName::parse(NAME).unwrap();
         let storage = self.storage(machine, sink);
         let mut repository = Repository::open_replica_in(&Disks::default(), storage, &name, now())?;
@@ -55,7 +55,7 @@ impl Copy {
         Ok(repository)
     }
 
-    fn collect(&self, machine: &str, grace: i64) -> Result<Collected, AdminError> {
+    fn collect(&self, machine: &str, grace: i64) -> Result<Collected, CollectError> {
         let repository = self.open(machine, MemorySink::new(&self.bucket))?;
         Collect { grace, ..at_once(Keep::Last(0)) }.run(&repository, now())
     }
@@ -127,7 +127,7 @@ fn a_lease_of_another_machine_is_waited_for_until_it_is_over() {
     };
     lease(now_of_the_clock());
     let held = copy.collect("first", 0).unwrap_err();
-    assert!(matches!(held, AdminError::Locked { .. }), "{held:?}");
+    assert!(matches!(held, CollectError::Repository(RepositoryError::Locked { .. })), "{held:?}");
     lease(now_of_the_clock() - 901);
     assert!(copy.collect("first", 0).unwrap().deleted.objects > 0);
     let left = sink.read(LEASE, 1000).unwrap().unwrap();
@@ -184,12 +184,18 @@ fn replications_and_collects_of_two_machines_keep_the_replica_whole() {
                     let (grace, begins) = ([0, 3600][round % 2], (round + number) % 2 == 0);
                     for collects in [begins, !begins] {
                         let outcome = match collects {
-                            true => copy.collect(machine, grace).map(drop),
-                            false => copy.replicate(machine).map(drop),
+                            true => copy.collect(machine, grace).map(drop).map_err(|error| match error {
+                                CollectError::Repository(error) => error,
+                                other => panic!("{machine} in {round}: {other:?}"),
+                            }),
+                            false => copy.replicate(machine).map(drop).map_err(|error| match error {
+                                ReplicateError::Repository(error) => error,
+                                other => panic!("{machine} in {round}: {other:?}"),
+                            }),
                         };
                         match outcome {
                             Ok(()) => drop(counts[usize::from(collects)].fetch_add(1, Ordering::Relaxed)),
-                            Err(AdminError::Locked { .. } | AdminError::Moving) => {}
+                            Err(RepositoryError::Locked { .. } | RepositoryError::Moving) => {}
                             Err(error) => panic!("{machine} in {round}: {error:?}"),
                         }
                     }

@@ -1,5 +1,6 @@
 //! Disks and servers that fail, at every point.
 
+use esker_maintain::ReplicateError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_store::{Callback, Cause, Fetch, RealDisk, StoreError, Stored};
@@ -56,7 +57,12 @@ impl Changed {
         folder
     }
 
-    fn run(&self, folder: &Path, disks: &Disks, source: Arc<dyn Source>) -> Result<Replicated, AdminError> {
+    fn run(
+        &self,
+        folder: &Path,
+        disks: &Disks,
+        source: Arc<dyn Source>,
+    ) -> Result<Replicated, ReplicateError> {
         let mut replicate = options(&self.scene.workshop, source);
         replicate.disks = disks.clone();
         replicate.run(&folder.join(NAME), now())
@@ -172,7 +178,7 @@ fn a_head_whose_root_catalog_is_missing_is_refused() {
     let rule = scene.mirror.fault(move |path| path.contains(&root[2..]), Fault::Missing);
     let error = scene.with(|_| ()).unwrap_err();
     rule.assert_hit();
-    assert!(matches!(error, AdminError::Missing { .. }), "{error:?}");
+    assert!(matches!(error, ReplicateError::Repository(RepositoryError::Missing { .. })), "{error:?}");
     assert_eq!(head(&scene.root()).revision, 1);
     rule.lift();
     scene.replicate();

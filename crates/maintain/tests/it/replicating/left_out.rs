@@ -1,6 +1,7 @@
 //! The head is switched only when all that it names is here, and what a run left out is fetched by the next one.
 
 use super::*;
+use esker_maintain::ReplicateError;
 
 /// Returns the end of the paths of an object.
 fn path_of(hash: &str, suffix: &str) -> String {
@@ -30,7 +31,7 @@ fn a_head_is_not_taken_before_all_that_it_names_is_here() {
         let error = scene.with(|_| ()).unwrap_err();
         rule.assert_hit();
         assert!(
-            matches!(&error, AdminError::Missing { object, .. } if path.contains(&object[2..40])),
+            matches!(&error, ReplicateError::Repository(RepositoryError::Missing { object, .. }) if path.contains(&object[2..40])),
             "{error:?}"
         );
         assert_eq!(head(&scene.root()).revision, 1, "{path}");

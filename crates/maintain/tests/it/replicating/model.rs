@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use esker_maintain::{Collect, Keep};
+use esker_maintain::{Collect, Keep, ReplicateError};
 use esker_repository::Repository;
 use esker_testkit::soak::Random;
 
@@ -61,7 +61,7 @@ impl Model {
         replicate.stop = stop;
         match replicate.run(&self.scene.root(), now()) {
             Ok(_) => self.replicated += 1,
-            Err(AdminError::Interrupted) => self.interrupted += 1,
+            Err(ReplicateError::Repository(RepositoryError::Interrupted)) => self.interrupted += 1,
             Err(error) => panic!("{error:?}"),
         }
     }

@@ -1,5 +1,6 @@
 //! Storage that belongs to others is left as it is.
 
+use esker_maintain::ReplicateError;
 use std::collections::BTreeMap;
 
 use esker_repository::{KeyFolder, ReplicaState};
@@ -41,7 +42,10 @@ fn a_replica_is_not_written_over_another_one() {
     fs::remove_file(root.join(".cvmfs_master_replica")).unwrap();
     let before = content(&root);
     let error = options(&scene.workshop, scene.source()).run(&root, now()).unwrap_err();
-    assert!(matches!(&error, AdminError::OtherRepository { name, .. } if name == OTHER), "{error:?}");
+    assert!(
+        matches!(&error, ReplicateError::Repository(RepositoryError::OtherRepository { name, .. }) if name == OTHER),
+        "{error:?}"
+    );
     assert_eq!(content(&root), before);
     // The same before the first head arrived, when the state alone knows.
     let root = scene.root();
@@ -52,7 +56,10 @@ fn a_replica_is_not_written_over_another_one() {
     let mut replicate = options(&scene.workshop, scene.source());
     replicate.name = RepositoryName::parse(OTHER).unwrap();
     let error = replicate.run(&root, now()).unwrap_err();
-    assert!(matches!(&error, AdminError::OtherRepository { name, .. } if name == NAME), "{error:?}");
+    assert!(
+        matches!(&error, ReplicateError::Repository(RepositoryError::OtherRepository { name, .. }) if name == NAME),
+        "{error:?}"
+    );
     assert_eq!(content(&root), before);
 }
 
@@ -66,15 +73,21 @@ fn a_bucket_with_another_repository_is_left_as_it_is() {
     let place = folder.path().join("place");
     let storage = || Storage::new(&place, MemorySink::new(&bucket));
     let error = options(&scene.workshop, scene.source()).run_in(storage(), now()).unwrap_err();
-    assert!(matches!(&error, AdminError::OtherRepository { name, .. } if name == OTHER), "{error:?}");
+    assert!(
+        matches!(&error, ReplicateError::Repository(RepositoryError::OtherRepository { name, .. }) if name == OTHER),
+        "{error:?}"
+    );
     assert_eq!(sink.list_root().unwrap(), [".cvmfspublished"]);
     sink.remove_root(".cvmfspublished").unwrap();
     sink.put_root("thesis.tex", b"mine").unwrap();
     let error = options(&scene.workshop, scene.source()).run_in(storage(), now()).unwrap_err();
-    assert!(matches!(&error, AdminError::Foreign { found, .. } if found == "thesis.tex"), "{error:?}");
+    assert!(
+        matches!(&error, ReplicateError::Repository(RepositoryError::Foreign { found, .. }) if found == "thesis.tex"),
+        "{error:?}"
+    );
     let new = NewRepository::new(RepositoryName::parse(NAME).unwrap());
     let error = new.create_in(&Disks::default(), &storage(), &scene.workshop.keys(), now()).unwrap_err();
-    assert!(matches!(error, AdminError::Foreign { .. }), "{error:?}");
+    assert!(matches!(error, RepositoryError::Foreign { .. }), "{error:?}");
     assert_eq!(sink.list_root().unwrap(), ["thesis.tex"]);
 }
 
@@ -90,9 +103,12 @@ fn a_folder_of_other_files_is_left_as_it_is() {
         fs::write(root.join(file), "mine").unwrap();
         let before = content(folder.path());
         let error = options(&scene.workshop, scene.source()).run(&root, now()).unwrap_err();
-        assert!(matches!(error, AdminError::Foreign { .. }), "{file}: {error:?}");
+        assert!(
+            matches!(error, ReplicateError::Repository(RepositoryError::Foreign { .. })),
+            "{file}: {error:?}"
+        );
         let error = new.create(&root, &scene.workshop.keys(), now()).unwrap_err();
-        assert!(matches!(error, AdminError::Foreign { .. }), "{file}: {error:?}");
+        assert!(matches!(error, RepositoryError::Foreign { .. }), "{file}: {error:?}");
         assert_eq!(content(folder.path()), before, "{file}");
     }
     // An empty folder is fine, that of a new file system too, and what an interrupted first run left.

@@ -1,5 +1,6 @@
 //! Passing faults of single objects don't end a run.
 
+use esker_maintain::ReplicateError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
@@ -70,7 +71,7 @@ fn a_lasting_fault_ends_a_run_after_a_bounded_number_of_attempts() {
     let name = object.file_name().unwrap().to_str().unwrap().to_owned();
     let rule = scene.mirror.fault(move |path| path.ends_with(&name), Fault::Status(500));
     let error = scene.with(|replicate| replicate.retries = Retries { number: 5, ..fast() }).unwrap_err();
-    assert!(matches!(error, AdminError::Storage(_)), "{error:?}");
+    assert!(matches!(error, ReplicateError::Repository(RepositoryError::Storage(_))), "{error:?}");
     assert!((6..40).contains(&rule.hits()), "{}", rule.hits());
     assert!(!scene.root().join(".cvmfspublished").exists());
 }
@@ -89,7 +90,7 @@ fn a_server_that_never_answers_does_not_hold_up_an_interruption() {
             stop.store(true, Ordering::Relaxed);
             let begun = std::time::Instant::now();
             let error = run.join().unwrap().unwrap_err();
-            assert!(matches!(error, AdminError::Interrupted), "{error:?}");
+            assert!(matches!(error, ReplicateError::Repository(RepositoryError::Interrupted)), "{error:?}");
             begun
         });
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());

@@ -1,8 +1,9 @@
 //! One case each for what overlayfs does in its own way.
 
+use esker_publish::PublishError;
 use std::fs;
 
-use esker_repository::{AdminError, Balance, SettingsChange};
+use esker_repository::{Balance, RepositoryError, SettingsChange};
 use esker_testkit::skip;
 
 use super::{Marks, Scene, may_mount, sh};
@@ -211,7 +212,11 @@ fn reserved_names_are_refused_and_named() {
         let scene = Scene::over(Workshop::new(), Marks::User);
         sh(&scene.merged(), script);
         let error = scene.try_publish().unwrap_err();
-        assert!(matches!(error, AdminError::Target { .. }) && error.to_string().contains(path), "{error}");
+        assert!(
+            matches!(error, PublishError::Repository(RepositoryError::Target { .. }))
+                && error.to_string().contains(path),
+            "{error}"
+        );
     }
 }
 
@@ -290,7 +295,7 @@ fn changes_outside_of_the_directory_of_the_transaction_are_refused_and_named() {
     assert_eq!(scene.changed_paths(), ["changed /a/b", "added /a/b/new", "added /a/b/new/f"]);
     sh(&scene.merged(), "touch c/g");
     let error = scene.try_publish().unwrap_err();
-    assert!(matches!(error, AdminError::Outside { .. }), "{error}");
+    assert!(matches!(error, PublishError::Outside { .. }), "{error}");
     assert!(error.to_string().contains("/c/g") && !error.to_string().contains("/a/b/new,"), "{error}");
 }
 
@@ -331,7 +336,7 @@ fn changes_move_onto_a_newer_revision_or_conflict_with_it() {
     fs::write(second.folder.join("e/f"), "mine as well").unwrap();
     scene.upper = second;
     let error = scene.try_publish().unwrap_err();
-    assert!(matches!(error, AdminError::Conflict { .. }) && error.to_string().contains("/e/f"), "{error}");
+    assert!(matches!(error, PublishError::Conflict { .. }) && error.to_string().contains("/e/f"), "{error}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct OverLimit {
 }
 
 /// Name of the setting with the limit for files.
-pub const FILE: &str = "file_size_limit";
+pub(crate) const FILE: &str = "file_size_limit";
 
 impl fmt::Display for OverLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

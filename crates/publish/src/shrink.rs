@@ -14,7 +14,7 @@ impl Shrink {
     pub const REMOVED_MIN: u64 = 10;
 
     /// Returns a shrink if the removal of so many entries counts as one.
-    pub fn of(removed: u64, entries: u64) -> Option<Self> {
+    pub(crate) fn of(removed: u64, entries: u64) -> Option<Self> {
         let is_most = removed >= Self::REMOVED_MIN && removed > entries / 2;
         is_most.then_some(Self { removed, entries: entries.max(removed) })
     }

@@ -1,0 +1,60 @@
+//! Failures of collecting, checking, replicating, removing, importing, and of changing keys.
+
+use esker_maintain::{CheckError, CollectError, KeysError, RemoveError, ReplicateError, TakeoverError};
+use esker_repository::RepositoryError;
+
+use super::OperationError;
+use crate::error::Kind;
+
+impl OperationError for CheckError {
+    fn repository(&self) -> Option<&RepositoryError> {
+        match self {
+            Self::Repository(error) => Some(error),
+            Self::Publish(error) => error.repository(),
+            _ => None,
+        }
+    }
+
+    fn explain(&self) -> (Kind, Option<String>) {
+        if let Self::Publish(error) = self { error.explain() } else { (Kind::Usage, None) }
+    }
+}
+
+impl OperationError for CollectError {
+    fn repository(&self) -> Option<&RepositoryError> {
+        if let Self::Repository(error) = self { Some(error) } else { None }
+    }
+}
+
+impl OperationError for ReplicateError {
+    fn repository(&self) -> Option<&RepositoryError> {
+        if let Self::Repository(error) = self { Some(error) } else { None }
+    }
+
+    fn explain(&self) -> (Kind, Option<String>) {
+        (Kind::Failed, None)
+    }
+}
+
+impl OperationError for RemoveError {
+    fn repository(&self) -> Option<&RepositoryError> {
+        if let Self::Repository(error) = self { Some(error) } else { None }
+    }
+}
+
+impl OperationError for TakeoverError {
+    fn repository(&self) -> Option<&RepositoryError> {
+        if let Self::Repository(error) = self { Some(error) } else { None }
+    }
+}
+
+impl OperationError for KeysError {
+    fn repository(&self) -> Option<&RepositoryError> {
+        if let Self::Repository(error) = self { Some(error) } else { None }
+    }
+
+    fn explain(&self) -> (Kind, Option<String>) {
+        let is_unlisted = matches!(self, Self::NotOnWhitelist(_));
+        (Kind::Usage, is_unlisted.then(|| "`esker key list NAME` lists the certificates".to_owned()))
+    }
+}

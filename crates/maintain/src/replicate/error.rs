@@ -1,0 +1,33 @@
+//! Errors of replication.
+
+use esker_repository::RepositoryError;
+use esker_store::StoreError;
+
+/// Reasons why a repository was not replicated. The replica keeps its revision.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplicateError {
+    /// The repository can't be read, or its head can't be replaced.
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
+    /// The file system of a replica is nearly full.
+    #[error(
+        "the file system of `{place}` is nearly full: {} MiB are free, and {} MiB are to stay free",
+        free >> 20,
+        reserve >> 20
+    )]
+    Full {
+        /// Folder of the replica.
+        place: String,
+        /// Free bytes.
+        free: u64,
+        /// Bytes that must stay free.
+        reserve: u64,
+    },
+}
+
+impl From<StoreError> for ReplicateError {
+    fn from(error: StoreError) -> Self {
+        Self::Repository(error.into())
+    }
+}
