@@ -3,9 +3,9 @@
 
 A module is a file. A file that declares children (`mod x;`) is one module with what it alone has in it. An edge is a path
 that begins with `crate::` or `super::`, in a `use` or elsewhere, outside of tests; a path to an item that a module only
-re-exports is an edge to the module that defines it.
+re-exports is an edge to the module that defines it. With `--top` a top module of a crate is one module with all below it.
 
-    scripts/module-circles.py [--max N] [CRATE ...]
+    scripts/module-circles.py [--top] [--max N] [CRATE ...]
 
 Prints one line a circle, largest first, and exits with 1 if one has more than N modules (6 unless told).
 """
@@ -133,6 +133,15 @@ def graph(src):
     return edges
 
 
+def of_top(edges):
+    """Returns the edges between the top modules of a crate; its root file is none of them."""
+    top = {}
+    for module, to in edges.items():
+        if module:
+            top.setdefault(module[:1], set()).update(t[:1] for t in to if t and t[:1] != module[:1])
+    return top
+
+
 def circles(edges):
     """Tarjan's strongly connected components, without recursion."""
     index, low, on, stack, out, count = {}, {}, set(), [], [], 0
@@ -180,6 +189,8 @@ def main():
     largest = 0
     for crate in crates:
         edges = graph(ROOT / "crates" / crate / "src")
+        if "--top" in args:
+            edges = of_top(edges)
         for group in circles(edges):
             largest = max(largest, len(group))
             print(f"{crate}: {len(group)}: " + " ".join(sorted("/".join(m) or "lib" for m in group)))
