@@ -1,7 +1,7 @@
-//! Reads tar archives and removes their compression.
+//! Reads the sources of trees: tar archives, whose compression it removes, and folders.
 //!
 //! [`decompressed`] removes the compression; [`Reader`] returns the entries with their contents, in order.
-//! Names, owners and targets of an entry are always valid on Linux; an archive with invalid ones is rejected
+//! [`folder`] has the steps of reading a folder. Names, owners and targets of an archive's entry are always valid on Linux; an archive with invalid ones is rejected
 //! with an [`ArchiveError`].
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod compression;
 mod content;
 mod entry;
 mod error;
+pub mod folder;
 mod header;
 mod image;
 mod number;

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstatfs, openat, readlinkat, statat};
+use esker_archive::folder::{self, OPEN_DIRECTORY, OPEN_FILE};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstatfs, openat, readlinkat, statat};
 
 use crate::error::PublishError;
 
@@ -118,14 +119,6 @@ pub(crate) struct Source {
     folder: OwnedFd,
 }
 
-/// Flags for opening source files; directories add `O_DIRECTORY`.
-const OPEN_FILE: OFlags = OFlags::RDONLY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY);
-const OPEN_DIRECTORY: OFlags = OPEN_FILE.union(OFlags::DIRECTORY);
-
 impl Source {
     pub(crate) fn open(path: &Path) -> Result<Self, PublishError> {
         // The path itself may be a symlink, which is followed.
@@ -208,18 +201,9 @@ impl Source {
         directory: &OwnedFd,
         relative: &[u8],
     ) -> Result<Vec<SourceEntry>, PublishError> {
-        let mut entries = Vec::new();
         let dated = is_dated(directory).map_err(self.failed("looking at the file system of", relative))?;
-        for entry in Dir::read_from(directory).map_err(self.failed("reading directory", relative))? {
-            let entry = entry.map_err(self.failed("reading directory", relative))?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            entries.push(self.look_at(directory, relative, name, dated)?);
-        }
-        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
+        let names = folder::names(directory).map_err(self.failed("reading directory", relative))?;
+        names.iter().map(|name| self.look_at(directory, relative, name, dated)).collect()
     }
 
     fn look_at(

@@ -4,12 +4,11 @@
 //! name with the prefix twice is an attribute of the entry itself that starts with the prefix once: an overlay in an overlay
 //! is kept that way.
 
+use esker_archive::folder::Xattr;
 use esker_format::copied_xattr::PUBLISHED_PATH;
 
 /// Prefixes of the marks. An overlay uses one of them.
 const PREFIXES: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
-
-type Pair = (Vec<u8>, Vec<u8>);
 
 /// The marks of one entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,13 +24,13 @@ pub(super) struct Marks {
 }
 
 /// Takes the path at which the lower layer says that the entry was published out of its own attributes.
-pub(super) fn take_published_path(own: &mut Vec<Pair>) -> Option<Vec<u8>> {
+pub(super) fn take_published_path(own: &mut Vec<Xattr>) -> Option<Vec<u8>> {
     let at = own.iter().position(|(name, _)| name == PUBLISHED_PATH)?;
     Some(own.swap_remove(at).1)
 }
 
 /// Splits the extended attributes of an upper entry into marks and its own attributes.
-pub(super) fn split(pairs: Vec<Pair>) -> (Marks, Vec<Pair>) {
+pub(super) fn split(pairs: Vec<Xattr>) -> (Marks, Vec<Xattr>) {
     let mut marks = Marks::default();
     let mut own = Vec::with_capacity(pairs.len());
     for (name, value) in pairs {
@@ -61,7 +60,7 @@ pub(super) fn split(pairs: Vec<Pair>) -> (Marks, Vec<Pair>) {
 mod tests {
     use super::*;
 
-    fn pair(name: &str, value: &str) -> Pair {
+    fn pair(name: &str, value: &str) -> Xattr {
         (name.as_bytes().to_vec(), value.as_bytes().to_vec())
     }
 

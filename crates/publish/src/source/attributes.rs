@@ -1,16 +1,15 @@
 //! Extended attributes of the source.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 
+use esker_archive::folder::{self, Xattr};
 use esker_format::catalog::XattrList;
 use esker_format::copied_xattr::PUBLISHED_PATH;
 use esker_repository::{LongXattrs, Settings, path};
+use rustix::io::Errno;
 
 use crate::error::PublishError;
-use rustix::fs::{lgetxattr, llistxattr};
-use rustix::io::Errno;
 
 /// Extended attributes of an entry, encoded for catalogs.
 #[derive(Debug, Default)]
@@ -21,47 +20,16 @@ pub(crate) struct Xattrs {
     pub(crate) left_out: u64,
 }
 
-/// Name and value of an extended attribute.
-pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+/// An attribute that describes the publisher's machine and not the file, beside those that [`folder::xattrs`] leaves out.
+const NFS_ACL: &[u8] = b"system.nfs4_acl";
 
-/// Length of a value that is read at the first attempt, in bytes.
-const USUAL_LENGTH: usize = 256;
-
-/// Attributes that describe the publisher's machine and not the file.
-const MACHINE_NAMES: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs4_acl"];
-
-/// Reads the names and values of the extended attributes of the entry `name` of a directory, whatever it is, except those
-/// of the publisher's machine.
-///
-/// There is no call that takes a directory and a name on old kernels, so the way is through the directory's
-/// link in `/proc`, of which only the last name is not followed.
-pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<Pair>, Errno> {
-    let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
-    path.extend_from_slice(name);
-    let path = CString::new(path).map_err(|_| Errno::INVAL)?;
-    let names = match read_grown(1024, |room| llistxattr(&path, room)) {
-        Ok(names) => names,
-        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut found: Vec<Pair> = Vec::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        if MACHINE_NAMES.contains(&name) {
-            continue;
-        }
-        let c_name = CString::new(name).map_err(|_| Errno::INVAL)?;
-        match read_grown(USUAL_LENGTH, |room| lgetxattr(&path, &c_name, room)) {
-            Ok(value) => found.push((name.to_vec(), value)),
-            // Gone meanwhile, or not for us to see.
-            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(found)
+/// Returns names and values of the extended attributes of the entry `name` of a directory, except those of the machine.
+pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<Xattr>, Errno> {
+    folder::xattrs(directory, name, &[NFS_ACL])
 }
 
 /// Encodes the extended attributes that catalogs can represent, as the settings say; `at` is the path for messages.
-pub(crate) fn pack_xattrs(found: Vec<Pair>, at: &[u8], settings: &Settings) -> Result<Xattrs, PublishError> {
+pub(crate) fn pack_xattrs(found: Vec<Xattr>, at: &[u8], settings: &Settings) -> Result<Xattrs, PublishError> {
     if !settings.xattrs {
         return Ok(Xattrs::default());
     }
@@ -88,22 +56,4 @@ pub(crate) fn pack_xattrs(found: Vec<Pair>, at: &[u8], settings: &Settings) -> R
     }
     let list: XattrList = kept.into_iter().take(XattrList::COUNT_MAX).collect();
     Ok(Xattrs { left_out: (all - list.len()) as u64, packed: list.to_blob() })
-}
-
-/// Repeats a call with growing buffers until the reply fits.
-fn read_grown(
-    room: usize,
-    call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
-) -> rustix::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; room];
-    loop {
-        match call(&mut bytes) {
-            Ok(len) => {
-                bytes.truncate(len);
-                return Ok(bytes);
-            }
-            Err(Errno::RANGE) if bytes.len() < 1 << 20 => bytes.resize(bytes.len() * 4, 0),
-            Err(error) => return Err(error),
-        }
-    }
 }

@@ -7,15 +7,15 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{File, Metadata};
 use std::io::{self, Seek as _, SeekFrom};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use esker_archive::folder::{self, OPEN_DIRECTORY, OPEN_FILE};
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, lgetxattr, llistxattr, openat,
-    openat2, readlinkat, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, readlinkat, statat,
 };
 use rustix::io::Errno;
 
@@ -35,16 +35,6 @@ pub struct Folder {
     xattrs: bool,
 }
 
-const OPEN_FILE: OFlags = OFlags::RDONLY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY);
-const OPEN_DIRECTORY: OFlags = OPEN_FILE.union(OFlags::DIRECTORY);
-
-/// Attributes that describe the machine rather than the file.
-const MACHINE_NAMES: [&[u8]; 3] = [b"security.selinux", b"security.ima", b"security.evm"];
-
 impl Folder {
     /// Opens a folder; `xattrs` says whether to read extended attributes.
     pub fn open(path: &Path, xattrs: bool) -> io::Result<Self> {
@@ -60,7 +50,8 @@ impl Folder {
 
     fn head(&self, directory: &OwnedFd, name: &CStr, path: &[u8], stat: &Stat) -> Result<Head, WriteError> {
         let xattrs = match self.xattrs {
-            true => xattrs(directory, name).map_err(failed("reading extended attributes of", path))?,
+            true => folder::xattrs(directory, name.to_bytes(), &[])
+                .map_err(failed("reading extended attributes of", path))?,
             false => Vec::new(),
         };
         Ok(Head {
@@ -175,62 +166,9 @@ fn failed(doing: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> WriteError 
 
 /// Returns the names in a directory, the last one first.
 fn names(directory: &OwnedFd, path: &[u8]) -> Result<Vec<CString>, WriteError> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory).map_err(failed("reading directory", path))? {
-        let entry = entry.map_err(failed("reading directory", path))?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            names.push(entry.file_name().to_owned());
-        }
-    }
-    names.sort_unstable_by(|a, b| b.cmp(a));
+    let mut names = folder::names(directory).map_err(failed("reading directory", path))?;
+    names.reverse();
     Ok(names)
-}
-
-/// Names and values of extended attributes.
-type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// Returns the extended attributes of an entry of any type.
-///
-/// Old kernels have no call that takes a directory and a name. So the path goes through the directory's link
-/// in `/proc`; only its last name is not followed.
-fn xattrs(directory: &OwnedFd, name: &CStr) -> Result<Xattrs, Errno> {
-    let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
-    path.extend_from_slice(name.to_bytes());
-    let path = CString::new(path).map_err(|_| Errno::INVAL)?;
-    let names = match read_grown(|room| llistxattr(&path, room)) {
-        Ok(names) => names,
-        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut found = Vec::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        if MACHINE_NAMES.contains(&name) {
-            continue;
-        }
-        let c_name = CString::new(name).map_err(|_| Errno::INVAL)?;
-        match read_grown(|room| lgetxattr(&path, &c_name, room)) {
-            Ok(value) => found.push((name.to_vec(), value)),
-            // The attribute was removed meanwhile, or this user may not read it.
-            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(found)
-}
-
-/// Repeats a call with growing buffers until the reply fits.
-fn read_grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; 1024];
-    loop {
-        match call(&mut bytes) {
-            Ok(len) => {
-                bytes.truncate(len);
-                return Ok(bytes);
-            }
-            Err(Errno::RANGE) if bytes.len() < 1 << 20 => bytes.resize(bytes.len() * 4, 0),
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// Content of a file of the folder.
