@@ -166,50 +166,27 @@ trait MemberDecoder: Read + Sized {
     fn into_input(self) -> Self::Input;
 }
 
-impl<R: BufRead> MemberDecoder for GzDecoder<R> {
-    type Input = R;
-    const FIRST: u8 = 0x1f;
+macro_rules! member_decoder {
+    ($decoder:ty, $first:literal) => {
+        impl<R: BufRead> MemberDecoder for $decoder {
+            type Input = R;
+            const FIRST: u8 = $first;
 
-    fn new(input: R) -> Self {
-        GzDecoder::new(input)
-    }
-    fn input(&mut self) -> &mut R {
-        self.get_mut()
-    }
-    fn into_input(self) -> R {
-        self.into_inner()
-    }
+            fn new(input: R) -> Self {
+                <$decoder>::new(input)
+            }
+            fn input(&mut self) -> &mut R {
+                self.get_mut()
+            }
+            fn into_input(self) -> R {
+                self.into_inner()
+            }
+        }
+    };
 }
-
-impl<R: BufRead> MemberDecoder for bzip2::bufread::BzDecoder<R> {
-    type Input = R;
-    const FIRST: u8 = b'B';
-
-    fn new(input: R) -> Self {
-        Self::new(input)
-    }
-    fn input(&mut self) -> &mut R {
-        self.get_mut()
-    }
-    fn into_input(self) -> R {
-        self.into_inner()
-    }
-}
-
-impl<R: BufRead> MemberDecoder for lz4_flex::frame::FrameDecoder<R> {
-    type Input = R;
-    const FIRST: u8 = 0x04;
-
-    fn new(input: R) -> Self {
-        Self::new(input)
-    }
-    fn input(&mut self) -> &mut R {
-        self.get_mut()
-    }
-    fn into_input(self) -> R {
-        self.into_inner()
-    }
-}
+member_decoder!(GzDecoder<R>, 0x1f);
+member_decoder!(bzip2::bufread::BzDecoder<R>, b'B');
+member_decoder!(lz4_flex::frame::FrameDecoder<R>, 0x04);
 
 /// Decodes all members of a file, one after the other.
 struct Members<P>(Option<P>);
