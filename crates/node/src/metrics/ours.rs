@@ -17,6 +17,13 @@ type Row<T> = (&'static str, &'static str, Kind, fn(&T) -> Value);
 
 use Kind::{Counter, Gauge};
 
+/// Makes rows of kind, name, help and value; values are of the named status.
+macro_rules! rows {
+    ($from:ident: $type:ty; $($kind:ident, $name:literal, $help:literal, $value:expr;)*) => {
+        &[$(($name, $help, $kind, |$from: &$type| Value::from($value))),*]
+    };
+}
+
 /// Returns all metrics of a node.
 pub fn families(scrape: &Scrape) -> Vec<Family> {
     let mut all = Families::default();
@@ -36,14 +43,14 @@ pub fn families(scrape: &Scrape) -> Vec<Family> {
         if let Some(status) = &mount.status {
             of_mount(&mut all, mount, status);
             match &status.image {
-                Some(image) => add_rows(&mut all, &labels(mount), image, &IMAGE),
+                Some(image) => add_rows(&mut all, &labels(mount), image, IMAGE),
                 None => of_repository(&mut all, mount, status),
             }
             let folder = label(&status.cache.directory.display().to_string());
             // Mounts of a user share caches; a cache in memory belongs to its mount.
             if status.image.is_none() && caches.insert((mount.user, folder.clone())) {
                 let of_cache = vec![("cache", folder), ("user", mount.user.to_string())];
-                add_rows(&mut all, &of_cache, &status.cache.state, &CACHE);
+                add_rows(&mut all, &of_cache, &status.cache.state, CACHE);
             }
         }
     }
@@ -78,7 +85,7 @@ fn of_mount(all: &mut Families, mount: &ScrapedMount, status: &MountStatus) {
     let kind = if status.image.is_some() { "image" } else { "repository" };
     let info = labels.iter().cloned().chain([("kind", kind.into()), ("shown_with", shown_with.into())]);
     all.add(Gauge, ("esker_mount_info", "Kind of the mount"), info.collect(), 1);
-    add_rows(all, &labels, status, &MOUNT);
+    add_rows(all, &labels, status, MOUNT);
     for (mode, time) in [("user", status.process.cpu_user_us), ("system", status.process.cpu_system_us)] {
         let cpu = ("esker_mount_process_cpu_seconds_total", "Processor time of the daemon");
         all.add(Counter, cpu, with(&labels, "mode", mode), seconds(time));
@@ -117,7 +124,7 @@ fn of_mount(all: &mut Families, mount: &ScrapedMount, status: &MountStatus) {
 
 fn of_repository(all: &mut Families, mount: &ScrapedMount, status: &MountStatus) {
     let labels = labels(mount);
-    add_rows(all, &labels, status, &REPOSITORY);
+    add_rows(all, &labels, status, REPOSITORY);
     let times = [
         ("esker_mount_published_timestamp_seconds", "Time of the publisher's signature", status.published),
         (
@@ -177,225 +184,96 @@ fn of_repository(all: &mut Families, mount: &ScrapedMount, status: &MountStatus)
     }
 }
 
+/// Returns the time of the last failure, or 0.
+fn last_failure(status: &MountStatus) -> u64 {
+    status.errors.iter().map(|failure| failure.time).max().unwrap_or(0)
+}
+
 /// Returns microseconds in seconds.
 fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 
-const MOUNT: [Row<MountStatus>; 10] = [
-    ("esker_mount_start_timestamp_seconds", "Time of mounting", Gauge, |status| status.mounted.into()),
-    ("esker_mount_requests_waiting", "Requests of the kernel that wait for other threads", Gauge, |status| {
-        status.waiting.into()
-    }),
-    ("esker_mount_nodes", "Nodes that the kernel knows", Gauge, |status| status.nodes.into()),
-    ("esker_mount_notifications_total", "Notifications sent to the kernel", Counter, |status| {
-        status.notifications.into()
-    }),
-    (
-        "esker_mount_extra_workers_total",
-        "Workers started because all others were blocked",
-        Counter,
-        |status| status.hired.into(),
-    ),
-    ("esker_mount_recent_failures", "Failures that the status lists", Gauge, |status| {
-        (status.errors.len() as u64).into()
-    }),
-    ("esker_mount_last_failure_timestamp_seconds", "Time of the last failure, or 0", Gauge, |status| {
-        status.errors.iter().map(|failure| failure.time).max().unwrap_or(0).into()
-    }),
-    ("esker_mount_process_resident_bytes", "Memory of the daemon", Gauge, |status| {
-        status.process.resident_bytes.into()
-    }),
-    ("esker_mount_process_open_fds", "Open descriptors of the daemon", Gauge, |status| {
-        status.process.descriptors.into()
-    }),
-    ("esker_mount_process_max_fds", "Limit of open descriptors of the daemon", Gauge, |status| {
-        status.process.descriptors_limit.into()
-    }),
-];
+const MOUNT: &[Row<MountStatus>] = rows! { status: MountStatus;
+    Gauge, "esker_mount_start_timestamp_seconds", "Time of mounting", status.mounted;
+    Gauge, "esker_mount_requests_waiting", "Requests of the kernel that wait for other threads", status.waiting;
+    Gauge, "esker_mount_nodes", "Nodes that the kernel knows", status.nodes;
+    Counter, "esker_mount_notifications_total", "Notifications sent to the kernel", status.notifications;
+    Counter, "esker_mount_extra_workers_total", "Workers started because all others were blocked", status.hired;
+    Gauge, "esker_mount_recent_failures", "Failures that the status lists", status.errors.len() as u64;
+    Gauge, "esker_mount_last_failure_timestamp_seconds", "Time of the last failure, or 0", last_failure(status);
+    Gauge, "esker_mount_process_resident_bytes", "Memory of the daemon", status.process.resident_bytes;
+    Gauge, "esker_mount_process_open_fds", "Open descriptors of the daemon", status.process.descriptors;
+    Gauge, "esker_mount_process_max_fds", "Limit of open descriptors of the daemon", status.process.descriptors_limit;
+};
 
-const IMAGE: [Row<Image>; 6] = [
-    ("esker_image_bytes", "Size of the image", Gauge, |image| image.bytes.into()),
-    ("esker_image_block_bytes", "Size of a block of the image", Gauge, |image| image.block_bytes.into()),
-    ("esker_image_blocks_read_total", "Blocks read and decompressed", Counter, |image| image.blocks.into()),
-    ("esker_image_read_bytes_total", "Stored bytes of these blocks", Counter, |image| {
-        image.read_bytes.into()
-    }),
-    ("esker_image_blocks_read_ahead_total", "Blocks read ahead", Counter, |image| image.read_ahead.into()),
-    ("esker_image_cached_bytes", "Bytes of blocks and metadata in memory", Gauge, |image| {
-        image.kept_bytes.into()
-    }),
-];
+const IMAGE: &[Row<Image>] = rows! { image: Image;
+    Gauge, "esker_image_bytes", "Size of the image", image.bytes;
+    Gauge, "esker_image_block_bytes", "Size of a block of the image", image.block_bytes;
+    Counter, "esker_image_blocks_read_total", "Blocks read and decompressed", image.blocks;
+    Counter, "esker_image_read_bytes_total", "Stored bytes of these blocks", image.read_bytes;
+    Counter, "esker_image_blocks_read_ahead_total", "Blocks read ahead", image.read_ahead;
+    Gauge, "esker_image_cached_bytes", "Bytes of blocks and metadata in memory", image.kept_bytes;
+};
 
-const REPOSITORY: [Row<MountStatus>; 37] = [
-    ("esker_mount_revision", "Number of the mounted revision", Gauge, |status| status.revision.into()),
-    ("esker_mount_fixed", "1 if the mount stays at its revision", Gauge, |status| status.fixed.into()),
-    ("esker_mount_shown_timestamp_seconds", "Time since which the revision is mounted", Gauge, |status| {
-        status.since.into()
-    }),
-    (
-        "esker_mount_checked_timestamp_seconds",
-        "Time of the last successful check for a newer revision",
-        Gauge,
-        |status| status.checked.into(),
-    ),
-    ("esker_mount_offline", "1 if no check for a newer revision succeeds", Gauge, |status| {
-        status.offline.is_some().into()
-    }),
-    ("esker_mount_cache_writer", "1 if the daemon of the mount writes its cache", Gauge, |status| {
-        status.cache.writer.into()
-    }),
-    ("esker_mount_catalogs", "Mounted catalogs", Gauge, |status| status.view.catalogs.into()),
-    ("esker_mount_lookups_total", "Names looked up in catalogs", Counter, |status| {
-        status.view.lookups.into()
-    }),
-    ("esker_mount_listings_total", "Folders listed from catalogs", Counter, |status| {
-        status.view.lists.into()
-    }),
-    ("esker_mount_reads_total", "Reads of files", Counter, |status| status.view.reads.into()),
-    ("esker_mount_read_misses_total", "Reads that waited for an object", Counter, |status| {
-        status.view.misses.into()
-    }),
-    ("esker_mount_xattr_reads_total", "Reads of extended attributes", Counter, |status| {
-        status.view.xattrs.into()
-    }),
-    ("esker_mount_revision_switches_total", "Changes of the mounted revision", Counter, |status| {
-        status.view.switches.into()
-    }),
-    ("esker_mount_files_held", "Files that may be open", Gauge, |status| status.view.held.into()),
-    ("esker_mount_failures_total", "Failures", Counter, |status| status.view.failures.into()),
-    ("esker_mount_objects_wanted_total", "Objects wanted from the cache", Counter, |status| {
-        wanted(status).into()
-    }),
-    ("esker_mount_object_hits_total", "Objects found in the cache", Counter, |status| {
-        status.fetched.hits.into()
-    }),
-    ("esker_mount_objects_fetched_total", "Objects fetched", Counter, |status| status.fetched.fetched.into()),
-    ("esker_mount_fetched_bytes_total", "Stored size of the fetched objects", Counter, |status| {
-        status.fetched.fetched_bytes.into()
-    }),
-    (
-        "esker_mount_objects_joined_total",
-        "Requests for objects that were being fetched already",
-        Counter,
-        |status| status.fetched.joined.into(),
-    ),
-    ("esker_mount_object_failures_total", "Failed requests for objects", Counter, |status| {
-        status.fetched.failed.into()
-    }),
-    (
-        "esker_mount_prefetched_objects_total",
-        "Objects fetched before a program asked for them",
-        Counter,
-        |status| status.fetched.prefetched.into(),
-    ),
-    ("esker_mount_prefetched_bytes_total", "Stored size of these objects", Counter, |status| {
-        status.fetched.prefetched_bytes.into()
-    }),
-    (
-        "esker_mount_prefetched_used_objects_total",
-        "Prefetched objects that a program used",
-        Counter,
-        |status| status.fetched.prefetched_used.into(),
-    ),
-    (
-        "esker_mount_prefetched_used_bytes_total",
-        "Stored size of prefetched objects that a program used",
-        Counter,
-        |status| status.fetched.prefetched_used_bytes.into(),
-    ),
-    ("esker_mount_prefetch_failures_total", "Failed prefetches", Counter, |status| {
-        status.fetched.prefetches_failed.into()
-    }),
-    ("esker_mount_prefetches_queued", "Prefetches that wait or run", Gauge, |status| {
-        status.fetched.warming.into()
-    }),
-    ("esker_mount_network_requests_total", "Requests sent to servers", Counter, |status| {
-        status.network.requests.into()
-    }),
-    ("esker_mount_network_connections_total", "Connections opened", Counter, |status| {
-        status.network.connections.into()
-    }),
-    ("esker_mount_network_received_bytes_total", "Bytes received in responses", Counter, |status| {
-        status.network.received_bytes.into()
-    }),
-    ("esker_mount_network_round_trip_seconds", "Least recent round trip, or 0", Gauge, |status| {
-        seconds(status.network.round_trip_us).into()
-    }),
-    ("esker_mount_network_delivery_bytes_per_second", "Largest recent delivery rate", Gauge, |status| {
-        status.network.bytes_per_second.into()
-    }),
-    ("esker_mount_network_window", "Limit of concurrent requests for starting prefetches", Gauge, |status| {
-        status.network.window.into()
-    }),
-    ("esker_mount_network_retries_total", "Repeated requests", Counter, |status| {
-        status.network.route.retries.into()
-    }),
-    ("esker_mount_server_failovers_total", "Servers marked down", Counter, |status| {
-        status.network.route.server_failovers.into()
-    }),
-    ("esker_mount_proxy_failovers_total", "Proxies marked down", Counter, |status| {
-        status.network.route.proxy_failovers.into()
-    }),
-    ("esker_mount_recoveries_total", "Servers and proxies that recovered", Counter, |status| {
-        status.network.route.recoveries.into()
-    }),
-];
+const REPOSITORY: &[Row<MountStatus>] = rows! { status: MountStatus;
+    Gauge, "esker_mount_revision", "Number of the mounted revision", status.revision;
+    Gauge, "esker_mount_fixed", "1 if the mount stays at its revision", status.fixed;
+    Gauge, "esker_mount_shown_timestamp_seconds", "Time since which the revision is mounted", status.since;
+    Gauge, "esker_mount_checked_timestamp_seconds", "Time of the last successful check for a newer revision", status.checked;
+    Gauge, "esker_mount_offline", "1 if no check for a newer revision succeeds", status.offline.is_some();
+    Gauge, "esker_mount_cache_writer", "1 if the daemon of the mount writes its cache", status.cache.writer;
+    Gauge, "esker_mount_catalogs", "Mounted catalogs", status.view.catalogs;
+    Counter, "esker_mount_lookups_total", "Names looked up in catalogs", status.view.lookups;
+    Counter, "esker_mount_listings_total", "Folders listed from catalogs", status.view.lists;
+    Counter, "esker_mount_reads_total", "Reads of files", status.view.reads;
+    Counter, "esker_mount_read_misses_total", "Reads that waited for an object", status.view.misses;
+    Counter, "esker_mount_xattr_reads_total", "Reads of extended attributes", status.view.xattrs;
+    Counter, "esker_mount_revision_switches_total", "Changes of the mounted revision", status.view.switches;
+    Gauge, "esker_mount_files_held", "Files that may be open", status.view.held;
+    Counter, "esker_mount_failures_total", "Failures", status.view.failures;
+    Counter, "esker_mount_objects_wanted_total", "Objects wanted from the cache", wanted(status);
+    Counter, "esker_mount_object_hits_total", "Objects found in the cache", status.fetched.hits;
+    Counter, "esker_mount_objects_fetched_total", "Objects fetched", status.fetched.fetched;
+    Counter, "esker_mount_fetched_bytes_total", "Stored size of the fetched objects", status.fetched.fetched_bytes;
+    Counter, "esker_mount_objects_joined_total", "Requests for objects that were being fetched already", status.fetched.joined;
+    Counter, "esker_mount_object_failures_total", "Failed requests for objects", status.fetched.failed;
+    Counter, "esker_mount_prefetched_objects_total", "Objects fetched before a program asked for them", status.fetched.prefetched;
+    Counter, "esker_mount_prefetched_bytes_total", "Stored size of these objects", status.fetched.prefetched_bytes;
+    Counter, "esker_mount_prefetched_used_objects_total", "Prefetched objects that a program used", status.fetched.prefetched_used;
+    Counter, "esker_mount_prefetched_used_bytes_total", "Stored size of prefetched objects that a program used", status.fetched.prefetched_used_bytes;
+    Counter, "esker_mount_prefetch_failures_total", "Failed prefetches", status.fetched.prefetches_failed;
+    Gauge, "esker_mount_prefetches_queued", "Prefetches that wait or run", status.fetched.warming;
+    Counter, "esker_mount_network_requests_total", "Requests sent to servers", status.network.requests;
+    Counter, "esker_mount_network_connections_total", "Connections opened", status.network.connections;
+    Counter, "esker_mount_network_received_bytes_total", "Bytes received in responses", status.network.received_bytes;
+    Gauge, "esker_mount_network_round_trip_seconds", "Least recent round trip, or 0", seconds(status.network.round_trip_us);
+    Gauge, "esker_mount_network_delivery_bytes_per_second", "Largest recent delivery rate", status.network.bytes_per_second;
+    Gauge, "esker_mount_network_window", "Limit of concurrent requests for starting prefetches", status.network.window;
+    Counter, "esker_mount_network_retries_total", "Repeated requests", status.network.route.retries;
+    Counter, "esker_mount_server_failovers_total", "Servers marked down", status.network.route.server_failovers;
+    Counter, "esker_mount_proxy_failovers_total", "Proxies marked down", status.network.route.proxy_failovers;
+    Counter, "esker_mount_recoveries_total", "Servers and proxies that recovered", status.network.route.recoveries;
+};
 
-const CACHE: [Row<CacheStatus>; 19] = [
-    ("esker_cache_bytes", "Bytes of objects in the cache", Gauge, |cache| cache.used.into()),
-    ("esker_cache_quota_bytes", "Quota of the cache; 0 without a limit", Gauge, |cache| cache.quota.into()),
-    (
-        "esker_cache_hard_limit_bytes",
-        "Limit up to which objects in use may exceed the quota",
-        Gauge,
-        |cache| cache.hard_limit.into(),
-    ),
-    ("esker_cache_objects", "Objects in the cache", Gauge, |cache| cache.objects.into()),
-    ("esker_cache_pinned_bytes", "Bytes of pinned objects", Gauge, |cache| cache.pinned.into()),
-    ("esker_cache_pinned_objects", "Pinned objects", Gauge, |cache| cache.pinned_objects.into()),
-    ("esker_cache_open_fds", "Open descriptors of objects", Gauge, |cache| cache.descriptors.into()),
-    ("esker_cache_open_fds_peak", "Largest number of open descriptors of objects", Gauge, |cache| {
-        cache.descriptors_peak.into()
-    }),
-    ("esker_cache_max_fds", "Limit of open descriptors of objects", Gauge, |cache| {
-        cache.descriptors_limit.into()
-    }),
-    ("esker_cache_evicted_objects_total", "Evicted objects", Counter, |cache| cache.evicted.into()),
-    (
-        "esker_cache_spared_objects_total",
-        "Objects spared by eviction because they were in use",
-        Counter,
-        |cache| cache.spared.into(),
-    ),
-    ("esker_cache_over_quota_total", "Evictions that ended above the quota", Counter, |cache| {
-        cache.over_quota.into()
-    }),
-    ("esker_cache_unkept_objects_total", "Objects served without being cached", Counter, |cache| {
-        cache.unkept.into()
-    }),
-    ("esker_cache_disk_errors_total", "Failed operations on local files", Counter, |cache| {
-        cache.disk_errors.into()
-    }),
-    ("esker_cache_damaged_objects_total", "Objects found damaged on disk", Counter, |cache| {
-        cache.damaged.into()
-    }),
-    ("esker_cache_lower_found_objects_total", "Objects found in lower caches", Counter, |cache| {
-        cache.lower.found.into()
-    }),
-    ("esker_cache_lower_found_bytes_total", "Bytes of objects found in lower caches", Counter, |cache| {
-        cache.lower.found_bytes.into()
-    }),
-    (
-        "esker_cache_lower_refused_objects_total",
-        "Files of lower caches that failed verification",
-        Counter,
-        |cache| cache.lower.refused.into(),
-    ),
-    (
-        "esker_cache_lower_late_requests_total",
-        "Requests to lower caches that made no progress",
-        Counter,
-        |cache| cache.lower.late.into(),
-    ),
-];
+const CACHE: &[Row<CacheStatus>] = rows! { cache: CacheStatus;
+    Gauge, "esker_cache_bytes", "Bytes of objects in the cache", cache.used;
+    Gauge, "esker_cache_quota_bytes", "Quota of the cache; 0 without a limit", cache.quota;
+    Gauge, "esker_cache_hard_limit_bytes", "Limit up to which objects in use may exceed the quota", cache.hard_limit;
+    Gauge, "esker_cache_objects", "Objects in the cache", cache.objects;
+    Gauge, "esker_cache_pinned_bytes", "Bytes of pinned objects", cache.pinned;
+    Gauge, "esker_cache_pinned_objects", "Pinned objects", cache.pinned_objects;
+    Gauge, "esker_cache_open_fds", "Open descriptors of objects", cache.descriptors;
+    Gauge, "esker_cache_open_fds_peak", "Largest number of open descriptors of objects", cache.descriptors_peak;
+    Gauge, "esker_cache_max_fds", "Limit of open descriptors of objects", cache.descriptors_limit;
+    Counter, "esker_cache_evicted_objects_total", "Evicted objects", cache.evicted;
+    Counter, "esker_cache_spared_objects_total", "Objects spared by eviction because they were in use", cache.spared;
+    Counter, "esker_cache_over_quota_total", "Evictions that ended above the quota", cache.over_quota;
+    Counter, "esker_cache_unkept_objects_total", "Objects served without being cached", cache.unkept;
+    Counter, "esker_cache_disk_errors_total", "Failed operations on local files", cache.disk_errors;
+    Counter, "esker_cache_damaged_objects_total", "Objects found damaged on disk", cache.damaged;
+    Counter, "esker_cache_lower_found_objects_total", "Objects found in lower caches", cache.lower.found;
+    Counter, "esker_cache_lower_found_bytes_total", "Bytes of objects found in lower caches", cache.lower.found_bytes;
+    Counter, "esker_cache_lower_refused_objects_total", "Files of lower caches that failed verification", cache.lower.refused;
+    Counter, "esker_cache_lower_late_requests_total", "Requests to lower caches that made no progress", cache.lower.late;
+};
