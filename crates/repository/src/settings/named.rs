@@ -45,6 +45,39 @@ pub struct SettingValue {
     pub default: bool,
 }
 
+/// Makes a setting that is on or off.
+macro_rules! switch {
+    ($name:literal, $meaning:literal, $($field:ident).+) => {
+        NamedSetting {
+            name: $name,
+            values: "on|off",
+            meaning: $meaning,
+            place: Place::File {
+                get: |settings| on_off(settings.$($field).+),
+                set: |settings, text| switch(&mut settings.$($field).+, text),
+            },
+        }
+    };
+}
+
+/// Makes a setting that has a value or is off.
+macro_rules! limit {
+    ($name:literal, $values:literal, $meaning:literal, $($field:ident).+, $shown:expr, $parse:ident) => {
+        NamedSetting {
+            name: $name,
+            values: $values,
+            meaning: $meaning,
+            place: Place::File {
+                get: |settings| or_off(settings.$($field).+, $shown),
+                set: |settings, text| {
+                    settings.$($field).+ = unless_off(text, $parse)?;
+                    Ok(())
+                },
+            },
+        }
+    };
+}
+
 /// All settings, in the order of their display.
 pub const NAMED: &[NamedSetting] = &[
     NamedSetting {
@@ -106,15 +139,11 @@ pub const NAMED: &[NamedSetting] = &[
             },
         },
     },
-    NamedSetting {
-        name: "automatic_tags",
-        values: "on|off",
-        meaning: "Whether each publish gives its revision a tag named after the time",
-        place: Place::File {
-            get: |settings| on_off(settings.automatic_tags),
-            set: |settings, text| switch(&mut settings.automatic_tags, text),
-        },
-    },
+    switch!(
+        "automatic_tags",
+        "Whether each publish gives its revision a tag named after the time",
+        automatic_tags
+    ),
     NamedSetting {
         name: "automatic_tags_for",
         values: "DAYS|off",
@@ -128,24 +157,8 @@ pub const NAMED: &[NamedSetting] = &[
             },
         },
     },
-    NamedSetting {
-        name: "virtual_snapshots",
-        values: "on|off",
-        meaning: "Whether /.cvmfs/snapshots shows the tagged revisions",
-        place: Place::File {
-            get: |settings| on_off(settings.virtual_snapshots),
-            set: |settings, text| switch(&mut settings.virtual_snapshots, text),
-        },
-    },
-    NamedSetting {
-        name: "xattrs",
-        values: "on|off",
-        meaning: "Whether extended attributes are recorded",
-        place: Place::File {
-            get: |settings| on_off(settings.xattrs),
-            set: |settings, text| switch(&mut settings.xattrs, text),
-        },
-    },
+    switch!("virtual_snapshots", "Whether /.cvmfs/snapshots shows the tagged revisions", virtual_snapshots),
+    switch!("xattrs", "Whether extended attributes are recorded", xattrs),
     NamedSetting {
         name: "long_xattrs",
         values: "publish|skip|refuse",
@@ -171,81 +184,49 @@ pub const NAMED: &[NamedSetting] = &[
             },
         },
     },
-    NamedSetting {
-        name: "mtime_ns",
-        values: "on|off",
-        meaning: "Whether nanoseconds of modification times are recorded",
-        place: Place::File {
-            get: |settings| on_off(settings.nanoseconds),
-            set: |settings, text| switch(&mut settings.nanoseconds, text),
-        },
-    },
-    NamedSetting {
-        name: "catalog_balance",
-        values: "MAX,MIN|off",
-        meaning: "Entries from which a catalog is split, and below which it is joined again; off leaves that to markers",
-        place: Place::File {
-            get: |settings| or_off(settings.balance, |Balance { max, min }| format!("{max},{min}")),
-            set: |settings, text| {
-                settings.balance = unless_off(text, balance)?;
-                Ok(())
-            },
-        },
-    },
-    NamedSetting {
-        name: "file_size_limit",
-        values: "SIZE|off",
-        meaning: "Size of a file above which a publish warns, like 1G",
-        place: Place::File {
-            get: |settings| or_off(settings.limits.file, short_size),
-            set: |settings, text| {
-                settings.limits.file = unless_off(text, bytes)?;
-                Ok(())
-            },
-        },
-    },
-    NamedSetting {
-        name: "root_catalog_limit",
-        values: "ENTRIES|off",
-        meaning: "Entries of the root catalog above which a publish warns",
-        place: Place::File {
-            get: |settings| or_off(settings.limits.root_entries, |entries| entries.to_string()),
-            set: |settings, text| {
-                settings.limits.root_entries = unless_off(text, entries)?;
-                Ok(())
-            },
-        },
-    },
-    NamedSetting {
-        name: "nested_catalog_limit",
-        values: "ENTRIES|off",
-        meaning: "Entries of a nested catalog above which a publish warns",
-        place: Place::File {
-            get: |settings| or_off(settings.limits.nested_entries, |entries| entries.to_string()),
-            set: |settings, text| {
-                settings.limits.nested_entries = unless_off(text, entries)?;
-                Ok(())
-            },
-        },
-    },
-    NamedSetting {
-        name: "enforce_limits",
-        values: "on|off",
-        meaning: "Whether a publish that exceeds one of the three limits fails",
-        place: Place::File {
-            get: |settings| on_off(settings.limits.enforced),
-            set: |settings, text| switch(&mut settings.limits.enforced, text),
-        },
-    },
-    NamedSetting {
-        name: "external_data",
-        values: "on|off",
-        meaning: "Whether contents of files are left to servers for external data, and only their hashes are published",
-        place: Place::File {
-            get: |settings| on_off(settings.external_data),
-            set: |settings, text| switch(&mut settings.external_data, text),
-        },
-    },
+    switch!("mtime_ns", "Whether nanoseconds of modification times are recorded", nanoseconds),
+    limit!(
+        "catalog_balance",
+        "MAX,MIN|off",
+        "Entries from which a catalog is split, and below which it is joined again; off leaves that to markers",
+        balance,
+        |Balance { max, min }| format!("{max},{min}"),
+        balance
+    ),
+    limit!(
+        "file_size_limit",
+        "SIZE|off",
+        "Size of a file above which a publish warns, like 1G",
+        limits.file,
+        short_size,
+        bytes
+    ),
+    limit!(
+        "root_catalog_limit",
+        "ENTRIES|off",
+        "Entries of the root catalog above which a publish warns",
+        limits.root_entries,
+        |entries| entries.to_string(),
+        entries
+    ),
+    limit!(
+        "nested_catalog_limit",
+        "ENTRIES|off",
+        "Entries of a nested catalog above which a publish warns",
+        limits.nested_entries,
+        |entries| entries.to_string(),
+        entries
+    ),
+    switch!(
+        "enforce_limits",
+        "Whether a publish that exceeds one of the three limits fails",
+        limits.enforced
+    ),
+    switch!(
+        "external_data",
+        "Whether contents of files are left to servers for external data, and only their hashes are published",
+        external_data
+    ),
     NamedSetting {
         name: "special_files",
         values: "publish|skip",
@@ -268,18 +249,14 @@ pub const NAMED: &[NamedSetting] = &[
             },
         },
     },
-    NamedSetting {
-        name: "automatic_collect",
-        values: "DURATION|off",
-        meaning: "Time after a collect from which the next publish collects again, like 1d",
-        place: Place::File {
-            get: |settings| or_off(settings.automatic_collect.every, seconds_text),
-            set: |settings, text| {
-                settings.automatic_collect.every = unless_off(text, seconds)?;
-                Ok(())
-            },
-        },
-    },
+    limit!(
+        "automatic_collect",
+        "DURATION|off",
+        "Time after a collect from which the next publish collects again, like 1d",
+        automatic_collect.every,
+        seconds_text,
+        seconds
+    ),
     NamedSetting {
         name: "automatic_collect_keep",
         values: "DURATION",
