@@ -21,7 +21,7 @@ mod mount_error;
 pub mod mount_spec;
 pub mod mounted;
 pub mod mounts;
-mod packets;
+pub mod packets;
 pub mod push;
 pub mod registry;
 pub mod replay;

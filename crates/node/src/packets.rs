@@ -1,4 +1,4 @@
-//! Packets between the processes of a mount: each arrives whole, with at most one descriptor.
+//! Packets between processes of this program: each arrives whole, with at most one descriptor.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,15 +11,15 @@ use rustix::net::{
 };
 
 /// Maximum length of a packet in bytes.
-pub(crate) const LEN_MAX: usize = 16 << 10;
+pub const LEN_MAX: usize = 16 << 10;
 
 /// Makes a connected pair of sockets.
-pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Sends one packet, which consists of these parts.
-pub(crate) fn send(socket: impl AsFd, parts: &[&[u8]], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn send(socket: impl AsFd, parts: &[&[u8]], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
     if parts.iter().map(|part| part.len()).sum::<usize>() > LEN_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -37,7 +37,7 @@ pub(crate) fn send(socket: impl AsFd, parts: &[&[u8]], descriptor: Option<Borrow
 }
 
 /// Receives the bytes of the next packet, none at the end, and its descriptor.
-pub(crate) fn receive(socket: impl AsFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+pub fn receive(socket: impl AsFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     let mut bytes = vec![0; LEN_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -10,8 +10,7 @@
 //! nothing but paths, of which it opens those that it knows.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -22,13 +21,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use esker_confine::{Policy, Role};
+use esker_node::packets;
 use esker_run::take_signals;
 use esker_store::{open_log, set_file_opener};
-use rustix::cmsg_space;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
-};
+use rustix::net::sockopt;
 use rustix::thread::CapabilitySet;
 
 use super::{confine, privileges};
@@ -38,8 +34,6 @@ use crate::settings::environment::Environment;
 /// Name of the hidden subcommand.
 pub(crate) const OPEN_FILES: &str = "open-files";
 
-/// Longest message: a path, its number, and the result.
-const MESSAGE_MAX: usize = 4096 + 64;
 /// Longest wait for an answer. A disk that doesn't answer must not stop the server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -106,8 +100,7 @@ impl Openable {
     }
 
     fn spawn(&self) -> io::Result<OwnedFd> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (ours, theirs) = packets::pair()?;
         sockopt::set_socket_timeout(&ours, sockopt::Timeout::Recv, Some(PATIENCE))?;
         let mut command = Command::new("/proc/self/exe");
         command.arg(OPEN_FILES);
@@ -127,29 +120,17 @@ impl Openable {
 /// Asks the opener for a file.
 fn ask(socket: &OwnedFd, number: u32, path: &Path) -> io::Result<File> {
     let number = number.to_le_bytes();
-    let message = [IoSlice::new(&number), IoSlice::new(path.as_os_str().as_bytes())];
-    let gone = |error: rustix::io::Errno| io::Error::other(format!("the process that opens files: {error}"));
-    let mut none = SendAncillaryBuffer::default();
-    sendmsg(socket, &message, &mut none, SendFlags::NOSIGNAL).map_err(gone)?;
+    let gone = |error: io::Error| io::Error::other(format!("the process that opens files: {error}"));
+    packets::send(socket, &[&number, path.as_os_str().as_bytes()], None).map_err(gone)?;
     loop {
-        let mut answer = [0; 8];
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut into = [IoSliceMut::new(&mut answer)];
-        let received =
-            rustix::io::retry_on_intr(|| recvmsg(socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC));
-        if received.map_err(gone)?.bytes != answer.len() {
+        let (answer, file) = packets::receive(socket).map_err(gone)?;
+        let Some((answered, error)) = answer.split_first_chunk::<4>() else {
             return Err(io::Error::other("the process that opens files has ended"));
-        }
-        let file = ancillary.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-            _ => None,
-        });
-        let [a, b, c, d, error @ ..] = answer;
+        };
         // The answer to an earlier question came too late.
-        if [a, b, c, d] == number {
-            let refused = || io::Error::from_raw_os_error(i32::from_le_bytes(error));
-            return file.map(File::from).ok_or_else(refused);
+        if *answered == number {
+            let error = error.try_into().map_or(libc::EIO, i32::from_le_bytes);
+            return file.map(File::from).ok_or_else(|| io::Error::from_raw_os_error(error));
         }
     }
 }
@@ -184,26 +165,16 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 
 impl Openable {
     fn answer(&self, socket: &io::Stdin) -> io::Result<()> {
-        let mut message = [0; MESSAGE_MAX];
         loop {
-            let len = rustix::io::retry_on_intr(|| rustix::io::read(socket, &mut message))?;
-            let message = match message.get(..len) {
-                None | Some([]) => return Ok(()),
-                Some(message) => message,
-            };
+            let (message, _) = packets::receive(socket)?;
+            if message.is_empty() {
+                return Ok(());
+            }
             let Some((number, path)) = message.split_first_chunk::<4>() else { continue };
             let opened = self.open(Path::new(std::ffi::OsStr::from_bytes(path)));
             let error = opened.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
-            let mut answer = number.to_vec();
-            answer.extend(error.to_le_bytes());
             let file = opened.ok();
-            let descriptors: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
-            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            if !descriptors.is_empty() {
-                ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-            }
-            sendmsg(socket, &[IoSlice::new(&answer)], &mut ancillary, SendFlags::NOSIGNAL)?;
+            packets::send(socket, &[number, &error.to_le_bytes()], file.as_ref().map(|file| file.as_fd()))?;
         }
     }
 
