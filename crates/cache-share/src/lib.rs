@@ -23,5 +23,7 @@ mod sys;
 
 pub use file_error::FileError;
 pub use opener::{CacheOpener, room};
-pub use shared_cache::{BrokerAddress, OpenWriter, Opener, SharedCache, Through, Writer};
+pub use shared_cache::{
+    BrokerAddress, CacheSocket, OpenWriter, Opener, SharedCache, Through, Writer, set_cache_sockets,
+};
 pub use socket_place::SocketPlace;

@@ -44,6 +44,7 @@ use esker_store::{
 use parking_lot::{Mutex, RwLock};
 
 use self::activity::Activity;
+pub use self::address::{CacheSocket, set_cache_sockets};
 pub(crate) use self::address::{Listener, Unnamed, dial, limit_receives};
 pub(crate) use self::broker::{Admission, Broker, Host, OWN};
 use self::client::{Client, Owner, SILENCE};

@@ -126,7 +126,7 @@ pub(crate) static SOCKETS: Group = Group {
 
 pub(crate) static SOCKET_PAIRS: Group = Group {
     name: "socket pairs",
-    purpose: "sockets that are connected to each other",
+    purpose: "sockets that are connected to each other and keep packets apart",
     calls: calls!(SYS_socketpair),
     old: &[],
 };

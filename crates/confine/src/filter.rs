@@ -121,6 +121,12 @@ fn rules(role: Role, senders: &[RawFd]) -> Result<Rules, BackendError> {
         rules.insert(call, vec![only(0, SeccompCmpOp::Eq, own)?]);
     }
     rules.insert(libc::SYS_prctl, each(0, PRCTL.map(|option| option as u64))?);
+    // A pair of datagram sockets could be sent to other addresses.
+    if let Some(pairs) = rules.get_mut(&libc::SYS_socketpair)
+        && !role.mounts()
+    {
+        pairs.push(unix(libc::SOCK_SEQPACKET)?);
+    }
     if role.mounts() {
         allow_programs(&mut rules)?;
     }
@@ -147,11 +153,9 @@ fn rules(role: Role, senders: &[RawFd]) -> Result<Rules, BackendError> {
     let sockets = match role.network() {
         Network::None => Vec::new(),
         Network::Internet => each(0, internet)?,
-        Network::All => each(0, internet.into_iter().chain([libc::AF_UNIX as u64]))?,
-        Network::Local => vec![SeccompRule::new(vec![
-            condition(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64)?,
-            condition(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), libc::SOCK_STREAM as u64)?,
-        ])?],
+        // Those of caches keep packets apart.
+        Network::Local if role.mounts() => vec![unix(libc::SOCK_STREAM)?, unix(libc::SOCK_SEQPACKET)?],
+        Network::Local => vec![unix(libc::SOCK_STREAM)?],
     };
     if !sockets.is_empty() {
         rules.insert(libc::SYS_socket, sockets);
@@ -229,6 +233,14 @@ fn mode_argument(number: c_long) -> Option<u8> {
         // fchmodat and fchmodat2.
         _ => Some(2),
     }
+}
+
+/// Returns a rule for Unix sockets of a type.
+fn unix(kind: i32) -> Result<SeccompRule, BackendError> {
+    SeccompRule::new(vec![
+        condition(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64)?,
+        condition(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), kind as u64)?,
+    ])
 }
 
 /// Returns a rule for the lower half of one argument.

@@ -67,7 +67,7 @@ impl OpenedPaths {
         // A role without sockets needs no rule for them; the others connect, and listen at the sockets that they have.
         let rules = match role.network() {
             Network::None | Network::Local => rules.handle_access(AccessNet::from_all(KNOWN))?,
-            Network::Internet | Network::All => rules.handle_access(AccessNet::BindTcp)?,
+            Network::Internet => rules.handle_access(AccessNet::BindTcp)?,
         };
         // Kernels before 6.12 have none. A process that creates no Unix sockets may still have been given some.
         let rules = rules.scope(Scope::AbstractUnixSocket)?;

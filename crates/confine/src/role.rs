@@ -36,8 +36,6 @@ pub(crate) enum Network {
     None,
     /// IPv4 and IPv6.
     Internet,
-    /// IPv4, IPv6, and Unix sockets.
-    All,
     /// Unix sockets that are streams.
     Local,
 }
@@ -145,9 +143,10 @@ impl Role {
     pub(crate) fn network(self) -> Network {
         match self {
             Role::Replayer | Role::Opener => Network::None,
-            Role::Mount => Network::All,
             Role::Asker | Role::Helper => Network::Local,
-            Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Metrics => Network::Internet,
+            Role::Mount | Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Metrics => {
+                Network::Internet
+            }
         }
     }
 

@@ -20,10 +20,10 @@ pub fn table() -> String {
         let network = match role.network() {
             Network::None => "none",
             Network::Internet => "connects to IP addresses; listens at the sockets that it has",
-            Network::All => "connects to IP addresses and Unix sockets; listens at the sockets that it has",
             Network::Local => "connects to Unix sockets",
         };
-        let network = if role.mounts() { "makes the socket for `cvmfs_talk`" } else { network };
+        let network =
+            if role.mounts() { "makes the Unix sockets of the mount and its cache" } else { network };
         let device = if role.has_device() { ", `/dev/fuse`" } else { "" };
         // A string takes every write.
         let _ = writeln!(text, "| {} | {}{device} | {reads} | {network} |", role.name(), groups.join(", "));

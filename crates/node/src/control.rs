@@ -168,6 +168,12 @@ pub fn listen(socket: &Path) -> Result<Listening, FileError> {
     Ok(Listening { listener })
 }
 
+impl From<Listening> for OwnedFd {
+    fn from(listening: Listening) -> Self {
+        listening.listener.into()
+    }
+}
+
 impl Listening {
     /// Goes on with the socket of another process, where clients may wait already.
     pub fn resume(listener: OwnedFd) -> Self {

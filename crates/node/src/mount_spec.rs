@@ -20,6 +20,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use esker_cache_share::BrokerAddress;
 use esker_fuse::{Deadlines, KernelMask, SessionOptions};
 use esker_kernel_mount::Label;
 use esker_kernel_mount::MountOptions;
@@ -206,6 +207,18 @@ impl MountSpec {
             ContentSpec::Image(image) => image.cache(),
         };
         cache.filter(|cache| !cache.as_os_str().is_empty())
+    }
+
+    /// Returns the broker of the node that the mount uses, if there is one.
+    pub(crate) fn broker(&self) -> Option<&BrokerAddress> {
+        let repository = match &self.content {
+            ContentSpec::Repository(repository) => repository,
+            ContentSpec::Image(image) => match &image.place {
+                ImagePlace::Object { repository, .. } => repository,
+                _ => return None,
+            },
+        };
+        repository.options.broker.as_ref()
     }
 
     /// Returns the folders that the daemon may write to, with all below, beside memory of its own.

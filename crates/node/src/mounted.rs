@@ -340,7 +340,8 @@ impl Mounted {
         let supervision = plan.supervision;
         let mounted = supervision.as_ref().and_then(|supervision| supervision.inherited());
         let mounted = mounted.map_or_else(SystemTime::now, |facts| at_seconds(facts.mounted));
-        if let (Some(supervision), Some(registration), Some(socket)) = (&supervision, &registration, &socket)
+        if let (Some(supervision), Some(registration), Some(socket), Some(helper)) =
+            (&supervision, &registration, &socket, &plan.helper)
         {
             let facts = takeover::Facts {
                 mountpoint: &plan.mountpoint,
@@ -348,7 +349,7 @@ impl Mounted {
                 mounted: seconds(mounted),
                 fingerprint: content.fingerprint(),
             };
-            takeover::hand_over(supervision, &session, (registration, socket), facts)
+            takeover::hand_over((supervision, helper), &session, (registration, socket), facts)
                 .map_err(MountedError::Takeover)?;
         }
         let registration = registration.map(|registration| with_device(registration, &plan.mountpoint));

@@ -153,11 +153,6 @@ impl Registration {
         self.file.as_fd()
     }
 
-    /// Returns the path of the supervisor's socket.
-    pub(crate) fn upgrades(&self) -> PathBuf {
-        self.runtime.upgrades(&self.id)
-    }
-
     /// Writes the description of the mount.
     pub fn describe(&mut self, entry: &Entry) -> Result<(), FileError> {
         let path = self.runtime.entry(&self.id);

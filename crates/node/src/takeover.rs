@@ -1,7 +1,6 @@
 //! Leaves a mount to a successor, and goes on with the mount of a predecessor.
 
 use std::io;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,16 +28,13 @@ pub(crate) struct Facts<'a> {
 
 /// Gives the supervisor all that a successor needs, and tells it that the mount is served.
 pub(crate) fn hand_over(
-    supervision: &Supervision,
+    (supervision, helper): (&Supervision, &Helper),
     session: &Session,
     (registration, listening): (&Registration, &Listening),
     facts: Facts<'_>,
 ) -> io::Result<()> {
     if supervision.inherited().is_none() {
-        let socket = registration.upgrades();
-        // One of a killed supervisor may be there; the registry's lock is ours.
-        let _ = std::fs::remove_file(&socket);
-        supervision.keep(UPGRADES, UnixListener::bind(&socket)?)?;
+        supervision.keep(UPGRADES, helper.listen_for_upgrades()?)?;
         supervision.keep(REGISTRATION, registration.descriptor())?;
         supervision.keep(CONTROL, listening.descriptor())?;
         supervision.keep_session(session)?;

@@ -8,14 +8,17 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
     sockopt,
 };
+use serde::{Deserialize, Serialize};
 
 use super::writer::BrokerAddress;
+use crate::memory::is_memory;
 use crate::peer::{self, Peer};
 use crate::socket_place::SocketPlace;
 
@@ -34,6 +37,62 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
+/// A Unix socket that a process needs for its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CacheSocket {
+    /// Listens in the cache directory, whose lock the process holds.
+    Listening,
+    /// Is connected to the writer of the cache.
+    ToWriter,
+    /// Is connected to the broker of the node.
+    ToBroker,
+}
+
+type Maker = Box<dyn Fn(CacheSocket) -> io::Result<OwnedFd> + Send + Sync>;
+
+/// Maker of the sockets of a confined process.
+static MAKER: OnceLock<Maker> = OnceLock::new();
+
+/// Has the sockets of this process, which may make none, made by another one. It has one cache, and one broker.
+pub fn set_cache_sockets(make: Maker) {
+    // Called once, at the start of a process.
+    let _ = MAKER.set(make);
+}
+
+impl CacheSocket {
+    /// Makes a socket of the cache at `cache`, in this process.
+    pub fn make(self, cache: &Path, broker: Option<&BrokerAddress>) -> io::Result<OwnedFd> {
+        match self {
+            Self::Listening => {
+                let (socket, path) = listening(cache)?;
+                named(&path)?;
+                Ok(socket)
+            }
+            Self::ToWriter => connected(&address(&File::open(cache)?, NAME)?),
+            Self::ToBroker => {
+                let broker = broker.ok_or(io::ErrorKind::NotFound)?;
+                connected(&SocketAddrUnix::new(broker.socket.as_path())?)
+            }
+        }
+    }
+
+    /// Makes a socket of the cache at `cache`, in this process or in the one that does so for it.
+    fn made(self, cache: &Path, broker: Option<&BrokerAddress>) -> io::Result<OwnedFd> {
+        match MAKER.get() {
+            // Memory is that of this process alone, and so is its cache.
+            Some(_) if is_memory(cache) && self != Self::ToBroker => Err(io::ErrorKind::Unsupported.into()),
+            Some(make) => make(self),
+            None => self.make(cache, broker),
+        }
+    }
+}
+
+fn connected(address: &SocketAddrUnix) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    connect(&socket, address)?;
+    Ok(socket)
+}
+
 /// A listening socket in a cache directory that no client finds yet. A process that will be confined makes it before, and
 /// gives it its name once it holds the lock of the cache.
 pub(crate) struct Unnamed(Listener);
@@ -41,32 +100,44 @@ pub(crate) struct Unnamed(Listener);
 impl Unnamed {
     /// Listens in `cache`.
     pub(crate) fn bind(cache: &Path) -> io::Result<Self> {
-        let name = format!("{NAME}.{}", std::process::id());
-        let path = cache.join(&name);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let socket = new_socket()?;
-        bind(&socket, &address(&File::open(cache)?, &name)?)?;
-        listen(&socket, BACKLOG)?;
+        let (socket, path) = listening(cache)?;
         Ok(Self(Listener { socket, path }))
     }
 
     /// Replaces the socket of a dead writer; the caller holds the lock of the cache.
     pub(crate) fn name(mut self) -> io::Result<Listener> {
-        let path = self.0.path.with_file_name(NAME);
-        std::fs::rename(&self.0.path, &path)?;
-        self.0.path = path;
-        // Those of processes that were killed before they had the lock.
-        if let Some(entries) = self.0.path.parent().and_then(|cache| std::fs::read_dir(cache).ok()) {
-            let left = entries.flatten().map(|entry| entry.path()).filter(|path| {
-                path.file_stem().is_some_and(|stem| stem == NAME) && path.extension().is_some()
-            });
-            left.for_each(|path| drop(std::fs::remove_file(path)));
-        }
+        self.0.path = named(&self.0.path)?;
         Ok(self.0)
     }
+}
+
+/// Returns a socket that listens in `cache` under a name of this process.
+fn listening(cache: &Path) -> io::Result<(OwnedFd, PathBuf)> {
+    let name = format!("{NAME}.{}", std::process::id());
+    let path = cache.join(&name);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let socket = new_socket()?;
+    bind(&socket, &address(&File::open(cache)?, &name)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok((socket, path))
+}
+
+/// Gives a socket the name that clients know.
+fn named(path: &Path) -> io::Result<PathBuf> {
+    let name = path.with_file_name(NAME);
+    std::fs::rename(path, &name)?;
+    // Those of processes that were killed before they had the lock.
+    if let Some(entries) = name.parent().and_then(|cache| std::fs::read_dir(cache).ok()) {
+        let left = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.file_stem().is_some_and(|stem| stem == NAME) && path.extension().is_some());
+        left.for_each(|path| drop(std::fs::remove_file(path)));
+    }
+    Ok(name)
 }
 
 /// A listening socket; its name is removed when this is dropped.
@@ -78,7 +149,7 @@ pub(crate) struct Listener {
 impl Listener {
     /// Listens in `cache`, whose lock the caller holds, and replaces the socket of a dead writer.
     pub(crate) fn bind(cache: &Path) -> io::Result<Self> {
-        Unnamed::bind(cache)?.name()
+        Ok(Self { socket: CacheSocket::Listening.made(cache, None)?, path: cache.join(NAME) })
     }
 
     /// Listens at a path where every user may connect. Only this user may be able to change the folder; a dead socket
@@ -144,8 +215,7 @@ impl Drop for Listener {
 
 /// Connects to the writer of `cache`.
 pub(crate) fn dial(cache: &Path) -> io::Result<OwnedFd> {
-    let socket = new_socket()?;
-    connect(&socket, &address(&File::open(cache)?, NAME)?)?;
+    let socket = CacheSocket::ToWriter.made(cache, None)?;
     if !peer::is_trusted(&socket) {
         let why = "another user listens in this cache directory";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
@@ -155,8 +225,7 @@ pub(crate) fn dial(cache: &Path) -> io::Result<OwnedFd> {
 
 /// Connects to the broker of a node, if a trusted user runs it.
 pub(super) fn dial_broker(broker: &BrokerAddress) -> io::Result<OwnedFd> {
-    let socket = new_socket()?;
-    connect(&socket, &SocketAddrUnix::new(broker.socket.as_path())?)?;
+    let socket = CacheSocket::ToBroker.made(Path::new(""), Some(broker))?;
     // User of the process that listens there.
     match Peer::of(&socket) {
         Some(peer) if broker.trusted.contains(&peer.uid) => Ok(socket),
@@ -182,6 +251,23 @@ pub(crate) fn limit_receives(socket: impl AsFd, patience: Option<Duration>) -> i
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_sockets_of_a_cache_are_made_for_another_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let make = |socket: CacheSocket| socket.make(folder.path(), None);
+        let listening = make(CacheSocket::Listening).expect("a socket");
+        make(CacheSocket::ToWriter).expect("connected");
+        let names: Vec<_> = std::fs::read_dir(folder.path()).expect("the folder").flatten().collect();
+        assert_eq!(names.iter().map(std::fs::DirEntry::file_name).collect::<Vec<_>>(), [NAME]);
+        drop(listening);
+        assert!(make(CacheSocket::ToWriter).is_err(), "nobody listens");
+        let broker = BrokerAddress { socket: folder.path().join(NAME), trusted: vec![], is_named: true };
+        make(CacheSocket::Listening).map(drop).expect("the dead socket is replaced");
+        assert_eq!(make(CacheSocket::ToBroker).expect_err("no broker").kind(), io::ErrorKind::NotFound);
+        let dead = CacheSocket::ToBroker.make(folder.path(), Some(&broker)).expect_err("it is dead");
+        assert_eq!(dead.kind(), io::ErrorKind::ConnectionRefused);
+    }
 
     #[test]
     fn a_broker_replaces_a_dead_socket_and_nothing_else() {

@@ -235,6 +235,22 @@ fn attempts_of_others(paths: &Paths) -> Vec<(&'static str, i64, Vec<Argument<'_>
     all
 }
 
+/// Unix sockets that neither a mount nor a server makes.
+fn unix_sockets_of_others() -> Vec<(&'static str, i64, Vec<Argument<'static>>)> {
+    use libc::*;
+    let socket = |kind| vec![number(AF_UNIX), number(kind), Number(0)];
+    vec![
+        ("a Unix socket for datagrams", SYS_socket, socket(SOCK_DGRAM)),
+        ("a Unix socket for a stream", SYS_socket, socket(SOCK_STREAM)),
+        ("a Unix socket for packets", SYS_socket, socket(SOCK_SEQPACKET)),
+        (
+            "a pair of sockets for datagrams",
+            SYS_socketpair,
+            vec![number(AF_UNIX), number(SOCK_DGRAM), Number(0), Bytes(&[0; 8])],
+        ),
+    ]
+}
+
 /// What the helper of a mount of root does for its daemon, and what programs that it starts need.
 const WORK_OF_A_HELPER: [&str; 17] = [
     "another owner by a folder",
@@ -275,7 +291,11 @@ fn tried(daemon: &Daemon, has_landlock: bool) -> Vec<String> {
     let mut found = Vec::new();
     let is_helper = daemon.name == "helper";
     let is_mount = daemon.name == "mount" || is_helper;
-    let others = if is_mount { Vec::new() } else { attempts_of_others(&paths) };
+    let others = match daemon.name {
+        "mount" => unix_sockets_of_others(),
+        "helper" => Vec::new(),
+        _ => attempts_of_others(&paths),
+    };
     let all = attempts(&paths, daemon.process).into_iter().chain(others);
     for (what, call, arguments) in all.filter(|(what, ..)| !is_helper || !WORK_OF_A_HELPER.contains(what)) {
         match traced.call(call, &arguments) {

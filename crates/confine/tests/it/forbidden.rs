@@ -97,11 +97,15 @@ fn child_that_tries_calls() {
         is_refused("any socket", call(libc::SYS_socket, family(libc::AF_INET)));
         is_refused("renaming", fs::rename("/a", "/b"));
     }
-    if role != Role::Mount {
-        is_refused("datagrams to Unix sockets", call(libc::SYS_socket, family(libc::AF_UNIX)));
-        let pair = [libc::c_long::from(libc::AF_UNIX), libc::c_long::from(libc::SOCK_DGRAM), 0, 0, 0, 0];
-        is_refused("a pair of datagram sockets", call(libc::SYS_socketpair, pair));
+    is_refused("datagrams to Unix sockets", call(libc::SYS_socket, family(libc::AF_UNIX)));
+    let of_kind = |kind: i32| [libc::c_long::from(libc::AF_UNIX), libc::c_long::from(kind), 0, 0, 0, 0];
+    for kind in [libc::SOCK_DGRAM, libc::SOCK_STREAM] {
+        is_refused("a pair of sockets", call(libc::SYS_socketpair, of_kind(kind)));
     }
+    if role != Role::Asker {
+        is_refused("a Unix socket", call(libc::SYS_socket, of_kind(libc::SOCK_STREAM)));
+    }
+    is_refused("a Unix socket for packets", call(libc::SYS_socket, of_kind(libc::SOCK_SEQPACKET)));
     let is_root = rustix::process::geteuid().is_root();
     is_refused(
         "becoming another user",
@@ -299,7 +303,7 @@ fn child_that_tries_sockets() {
 }
 
 #[test]
-fn only_mounts_and_askers_connect_to_unix_sockets_and_none_to_abstract_ones() {
+fn only_askers_connect_to_unix_sockets_and_none_to_abstract_ones() {
     for role in without_programs().filter(|role| *role != Role::Mount && *role != Role::Replayer) {
         let scene = Scene::new();
         let _listening = UnixListener::bind_addr(&abstract_name(scene.folder.path())).unwrap();

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use esker_cache_share::CacheSocket;
 use esker_fuse::{MountHelper, Reader};
 use esker_kernel_mount::{MountError, Unmount};
 use esker_prefetch::{RunningReplayer, StartReplayer};
@@ -90,7 +91,26 @@ impl Helper {
 
     /// Binds the socket for `cvmfs_talk`.
     pub(crate) fn listen(&self) -> io::Result<OwnedFd> {
-        self.ask(Request::Listen)?.1.ok_or_else(|| io::ErrorKind::InvalidData.into())
+        self.socket(Request::Listen)
+    }
+
+    /// Binds the control socket.
+    pub(crate) fn listen_for_control(&self) -> io::Result<OwnedFd> {
+        self.socket(Request::ListenForControl)
+    }
+
+    /// Binds the socket of the supervisor for upgrades.
+    pub(crate) fn listen_for_upgrades(&self) -> io::Result<OwnedFd> {
+        self.socket(Request::ListenForUpgrades)
+    }
+
+    /// Makes a socket of the cache of the mount.
+    pub fn cache_socket(&self, which: CacheSocket) -> io::Result<OwnedFd> {
+        self.socket(Request::Cache(which))
+    }
+
+    fn socket(&self, request: Request) -> io::Result<OwnedFd> {
+        self.ask(request)?.1.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Removes the runtime directory if it is empty.

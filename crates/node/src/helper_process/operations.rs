@@ -3,9 +3,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use esker_cache_share::CacheSocket;
 use esker_fuse::{Reader, reader};
 use esker_kernel_mount::{FLAGS, Trusted, mount_image, mount_overlay};
 use esker_kernel_mount::{Mount, MountError, Unmount};
@@ -16,6 +18,7 @@ use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
 use rustix::process::setsid;
 
 use super::request::{Answer, Failure, Request};
+use crate::control;
 use crate::mount_spec::{ContentSpec, MountSpec};
 use crate::mounts::{self, MountLine};
 use crate::runtime::RuntimeDir;
@@ -98,6 +101,17 @@ impl Operations {
                 let talk = repository.talk.as_ref().ok_or_else(absent)?;
                 return Ok((Answer::Done, Some(talk_socket::listen(talk)?)));
             }
+            Request::ListenForControl => {
+                let listening = control::listen(&self.in_runtime(RuntimeDir::socket)?);
+                return Ok((Answer::Done, Some(listening.map_err(|error| error.source)?.into())));
+            }
+            Request::ListenForUpgrades => {
+                let socket = self.in_runtime(RuntimeDir::upgrades)?;
+                // One of a killed supervisor may be there; the daemon has the registry's lock.
+                let _ = fs::remove_file(&socket);
+                return Ok((Answer::Done, Some(UnixListener::bind(&socket)?.into())));
+            }
+            Request::Cache(which) => return Ok((Answer::Done, Some(self.cache_socket(which)?))),
             Request::RemoveRuntime => self.leave(),
         }
         DONE
@@ -122,9 +136,18 @@ impl Operations {
 
     /// Returns the private place of the tree.
     fn behind(&self) -> io::Result<PathBuf> {
+        self.in_runtime(RuntimeDir::layer)
+    }
+
+    /// Returns the path of one of the mount's files in the runtime directory.
+    fn in_runtime(&self, path: fn(&RuntimeDir, &str) -> PathBuf) -> io::Result<PathBuf> {
         let runtime = RuntimeDir::existing(&self.spec.runtime).map_err(io::Error::other)?;
         let runtime = runtime.ok_or(io::ErrorKind::NotFound)?;
-        Ok(runtime.layer(&RuntimeDir::id(&self.spec.mountpoint)))
+        Ok(path(&runtime, &RuntimeDir::id(&self.spec.mountpoint)))
+    }
+
+    fn cache_socket(&self, which: CacheSocket) -> io::Result<OwnedFd> {
+        which.make(self.spec.cache().ok_or(io::ErrorKind::NotFound)?, self.spec.broker())
     }
 
     fn mount_behind(&self) -> Result<OwnedFd, Failure> {

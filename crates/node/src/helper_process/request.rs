@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use esker_cache_share::CacheSocket;
 use esker_kernel_mount::MountError;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,12 @@ pub(super) enum Request {
     Replay,
     /// Binds the socket for `cvmfs_talk`; the answer has it.
     Listen,
+    /// Binds the control socket; the answer has it.
+    ListenForControl,
+    /// Binds the socket for upgrades of the supervisor; the answer has it.
+    ListenForUpgrades,
+    /// Makes a socket of the cache; the answer has it.
+    Cache(CacheSocket),
     /// Removes the runtime directory if it is empty.
     RemoveRuntime,
 }

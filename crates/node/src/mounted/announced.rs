@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use esker_cache_share::FileError;
+
 use super::{Content, MountPlan, MountedError};
 use crate::control::{self, Listening};
 use crate::mounts;
@@ -32,7 +34,14 @@ impl Announced {
             Some(supervision) if plan.inherits() => takeover::registration(supervision, &plan.runtime, &key)?,
             _ => {
                 let registration = Registration::take(&plan.runtime, &key)?;
-                let listening = control::listen(&registration.socket())?;
+                let listening = match &plan.helper {
+                    Some(helper) => Listening::resume(
+                        helper
+                            .listen_for_control()
+                            .map_err(FileError::on("listen at", registration.socket()))?,
+                    ),
+                    None => control::listen(&registration.socket())?,
+                };
                 (registration, listening)
             }
         };

@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use std::process::Command;
 use std::sync::Arc;
 
+use esker_cache_share::set_cache_sockets;
 use esker_node::daemon::close_inherited;
 use esker_node::helper_process::{self, Helper};
 use esker_node::mount_spec::MountSpec;
@@ -21,7 +22,10 @@ pub(crate) const HELP_MOUNT: &str = "help-mount";
 pub(super) fn start(spec: &MountSpec) -> io::Result<Arc<Helper>> {
     let mut command = Command::new("/proc/self/exe");
     command.arg(HELP_MOUNT);
-    Ok(Arc::new(Helper::start(command, &spec.mountpoint, &spec.sealed()?)?))
+    let helper = Arc::new(Helper::start(command, &spec.mountpoint, &spec.sealed()?)?);
+    let maker = Arc::clone(&helper);
+    set_cache_sockets(Box::new(move |which| maker.cache_socket(which)));
+    Ok(helper)
 }
 
 /// Works for the daemon that has started this process, until it ends.
