@@ -15,6 +15,7 @@ use esker_format::time::UnixTime;
 use esker_repository::{
     DATABASE_MAX, ReplicaState, RepositoryError, SkippedRevision, Storage, signed::SMALL_FILE_MAX,
 };
+use esker_store::LargeBytes;
 
 use super::commit::{Prepared, Switched};
 use super::error::ReplicateError;
@@ -225,44 +226,10 @@ impl Replicate<'_> {
             fetched.and(others)
         })?;
         let lost = fetcher.fetch(&others.wanted, false)?;
-        let history = &others.history;
-        let mut prepared = Prepared { before, collections, ..Prepared::default() };
-        let root = offer.head.root_catalog().hash;
-        let mut catalogs: BTreeSet<ContentHash> = BTreeSet::new();
-        match walker.catalogs_of(&root, &HashSet::new())? {
-            Ok(below) => catalogs.extend(below),
-            Err(what) => return Err(RepositoryError::Missing { what, object: root.to_string() }.into()),
-        }
-        prepared.roots.push(root);
-        for tagged in history.revisions.iter().chain(&others.between) {
-            match walker.catalogs_of(&tagged.root, &lost)? {
-                Ok(below) => {
-                    done.revisions += u64::from(!below.is_empty());
-                    catalogs.extend(below);
-                    prepared.roots.push(tagged.root);
-                }
-                Err(reason) => {
-                    let (revision, tags) = (tagged.revision, tagged.tags.clone());
-                    done.skipped.push(SkippedRevision { revision, tags, reason });
-                }
-            }
-        }
-        prepared.catalogs = walker.levels(&catalogs);
-        prepared.small.push(offer.certificate.clone());
-        prepared.small.extend(history.object.clone());
-        for name in described(&offer.head) {
-            let here = replica.stored(&name, SMALL_FILE_MAX)?;
-            match here.map_or_else(
-                || origin.object(&name, offer.head.path(name), SMALL_FILE_MAX),
-                |b| Ok(Some(b)),
-            )? {
-                Some(stored) => prepared.small.push((name, stored)),
-                None => {
-                    let what = format!("an object that the head names on {}", origin.source.describe());
-                    return Err(RepositoryError::Missing { what, object: name.to_string() }.into());
-                }
-            }
-        }
+        let (roots, catalogs) = complete_revisions(&walker, offer, &others, &lost, done)?;
+        let catalogs = walker.levels(&catalogs);
+        let small = small_objects(replica, origin, offer, others.history.object.as_ref())?;
+        let mut prepared = Prepared { before, collections, roots, catalogs, small, ..Prepared::default() };
         // Of a list that began or ended meanwhile, the commit finds out itself.
         let named = wanted.iter().chain(others.wanted.iter());
         let named = named.filter_map(|tagged| tagged.map(|tagged| tagged.record.name()).transpose());
@@ -270,11 +237,7 @@ impl Replicate<'_> {
             prepared.catalogs.iter().flatten().map(|hash| Ok(ObjectName::new(*hash, ObjectKind::Catalog)));
         let small = prepared.small.iter().map(|(name, _)| Ok(*name));
         prepared.revived = replica.condemned_of(named.chain(catalogs).chain(small))?;
-        done.catalogs += walker.fetched.load(Ordering::Relaxed);
-        done.catalog_bytes += walker.fetched_bytes.load(Ordering::Relaxed);
-        done.objects += fetcher.objects.load(Ordering::Relaxed);
-        done.bytes += fetcher.bytes.load(Ordering::Relaxed);
-        done.present = fetcher.present.load(Ordering::Relaxed);
+        count(done, &walker, &fetcher);
         drop(fetcher);
         drop(walker);
         if !trusts {
@@ -379,6 +342,66 @@ impl Replicate<'_> {
         paths.dedup();
         paths
     }
+}
+
+/// Returns the roots of the revisions that are here with all their objects, that of the head first, and the catalogs of
+/// these revisions. Other revisions than the head are left out if an object of them is lost.
+fn complete_revisions(
+    walker: &Walker<'_>,
+    offer: &Offer,
+    others: &Others,
+    lost: &HashSet<ObjectName>,
+    done: &mut Replicated,
+) -> Result<(Vec<ContentHash>, BTreeSet<ContentHash>), ReplicateError> {
+    let root = offer.head.root_catalog().hash;
+    let below = walker.catalogs_of(&root, &HashSet::new())?;
+    let below = below.map_err(|what| RepositoryError::Missing { what, object: root.to_string() })?;
+    let (mut roots, mut catalogs) = (vec![root], BTreeSet::from_iter(below));
+    for tagged in others.history.revisions.iter().chain(&others.between) {
+        match walker.catalogs_of(&tagged.root, lost)? {
+            Ok(below) => {
+                done.revisions += u64::from(!below.is_empty());
+                catalogs.extend(below);
+                roots.push(tagged.root);
+            }
+            Err(reason) => {
+                let (revision, tags) = (tagged.revision, tagged.tags.clone());
+                done.skipped.push(SkippedRevision { revision, tags, reason });
+            }
+        }
+    }
+    Ok((roots, catalogs))
+}
+
+/// Returns the stored bytes of the certificate, the history and the other small objects that the head names.
+fn small_objects(
+    replica: &Replica,
+    origin: &Origin,
+    offer: &Offer,
+    history: Option<&(ObjectName, LargeBytes)>,
+) -> Result<Vec<(ObjectName, LargeBytes)>, ReplicateError> {
+    let mut small = vec![offer.certificate.clone()];
+    small.extend(history.cloned());
+    for name in described(&offer.head) {
+        let stored = match replica.stored(&name, SMALL_FILE_MAX)? {
+            Some(stored) => Some(stored),
+            None => origin.object(&name, offer.head.path(name), SMALL_FILE_MAX)?,
+        };
+        let what = || format!("an object that the head names on {}", origin.source.describe());
+        let stored =
+            stored.ok_or_else(|| RepositoryError::Missing { what: what(), object: name.to_string() })?;
+        small.push((name, stored));
+    }
+    Ok(small)
+}
+
+/// Adds what was fetched to the result.
+fn count(done: &mut Replicated, walker: &Walker<'_>, fetcher: &Fetcher<'_>) {
+    done.catalogs += walker.fetched.load(Ordering::Relaxed);
+    done.catalog_bytes += walker.fetched_bytes.load(Ordering::Relaxed);
+    done.objects += fetcher.objects.load(Ordering::Relaxed);
+    done.bytes += fetcher.bytes.load(Ordering::Relaxed);
+    done.present = fetcher.present.load(Ordering::Relaxed);
 }
 
 /// Returns true if everything that a head names is here.
