@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
+mod block_image;
 mod blocks;
 mod cache;
 mod codec;
@@ -40,17 +41,20 @@ mod reader;
 mod single_flight;
 pub mod trailer;
 mod tree;
+mod tree_file;
 pub mod writer;
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
+pub use block_image::{BlockImage, BlockProgress, ReadBlock};
 pub use codec::CodecError;
 pub use extract::{Extract, ExtractError, Extracted, extract};
 pub use fault::Fault;
 pub use find::find;
 pub use image::{FileImage, Image};
 pub use tree::ImageTree;
+pub use tree_file::TreeFile;
 
 /// Options of reading an image.
 #[derive(Clone, Debug)]

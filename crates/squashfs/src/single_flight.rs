@@ -1,22 +1,21 @@
-//! Single-flight: concurrent requests for the same key share one load.
+//! Loads of an image's parts: concurrent requests for the same key share one load, and a demand promotes a prefetch.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 
-use parking_lot::Mutex;
+use esker_threads::single_flight::{self, Leader};
 
 use crate::fault::Fault;
 
 /// Callback of a waiting request. It runs on the loading thread, which holds no lock.
 pub(crate) type Waiter<V> = Box<dyn FnOnce(Result<V, Fault>) + Send>;
 
-/// Loads in progress, by key.
-pub(crate) struct SingleFlight<K, V> {
-    single_flight: Mutex<HashMap<K, Load<V>>>,
-}
+type Flights<K, V> = single_flight::SingleFlight<K, Load, Option<Waiter<V>>>;
 
-struct Load<V> {
-    waiters: Vec<Waiter<V>>,
+/// Loads in progress, by key; a prefetch has no waiter.
+pub(crate) struct SingleFlight<K, V>(Flights<K, V>);
+
+/// State of a load.
+struct Load {
     /// Whether a thread has started the load; before that it is queued.
     taken: bool,
     /// Whether a request waits for the load; false for a prefetch.
@@ -36,68 +35,48 @@ pub(crate) enum Joined {
 
 impl<K: Copy + Eq + Hash, V: Clone> SingleFlight<K, V> {
     pub(crate) fn new() -> Self {
-        Self { single_flight: Mutex::default() }
+        Self(Flights::default())
     }
 
     /// Joins the load of `key`; a call without a waiter is a prefetch.
     pub(crate) fn join(&self, key: K, waiter: Option<Waiter<V>>) -> Joined {
-        let mut single_flight = self.single_flight.lock();
-        let demanded = waiter.is_some();
-        let Some(load) = single_flight.get_mut(&key) else {
-            let waiters = waiter.into_iter().collect();
-            single_flight.insert(key, Load { waiters, taken: false, demanded });
-            return Joined::MustLoad;
+        let start = |waiter: &Option<_>| Load { taken: false, demanded: waiter.is_some() };
+        let joined = |load: &mut Load, waiter: &Option<_>| {
+            let promoted = waiter.is_some() && !load.demanded && !load.taken;
+            load.demanded |= waiter.is_some();
+            if promoted { Joined::Promoted } else { Joined::Pending }
         };
-        load.waiters.extend(waiter);
-        let promoted = demanded && !load.demanded && !load.taken;
-        load.demanded |= demanded;
-        if promoted { Joined::Promoted } else { Joined::Pending }
+        self.0.join(key, waiter, start, joined).unwrap_or(Joined::MustLoad)
     }
 
     /// Starts the queued load of `key`; `None` if another thread has started or finished it.
     pub(crate) fn take(&self, key: K) -> Option<LoadGuard<'_, K, V>> {
-        let mut single_flight = self.single_flight.lock();
-        let load = single_flight.get_mut(&key).filter(|load| !load.taken)?;
-        load.taken = true;
-        Some(LoadGuard { single_flight: Some(self), key })
+        let was_taken = self.0.change(&key, |load| std::mem::replace(&mut load.state.taken, true))?;
+        (!was_taken).then(|| LoadGuard(Leader::new(&self.0, key)))
     }
 
     /// Drops a prefetch that can't be queued; returns true if a demand has joined it meanwhile.
     pub(crate) fn cancel_prefetch(&self, key: K) -> bool {
-        let mut single_flight = self.single_flight.lock();
-        let demanded = single_flight.get(&key).is_some_and(|load| load.demanded);
-        if !demanded {
-            single_flight.remove(&key);
-        }
+        let mut demanded = false;
+        let is_unwanted = |load: &mut single_flight::Flight<Load, _>| {
+            demanded = load.state.demanded;
+            !demanded
+        };
+        self.0.end_if(&key, is_unwanted);
         demanded
-    }
-
-    fn finish(&self, key: K) -> Vec<Waiter<V>> {
-        self.single_flight.lock().remove(&key).map(|load| load.waiters).unwrap_or_default()
     }
 }
 
 /// A load that this thread has to complete. Dropping it without an answer drops its waiters, which a reply
 /// turns into an error.
-pub(crate) struct LoadGuard<'a, K: Copy + Eq + Hash, V: Clone> {
-    /// State of the load; none once the load is complete.
-    single_flight: Option<&'a SingleFlight<K, V>>,
-    key: K,
-}
+pub(crate) struct LoadGuard<'a, K: Eq + Hash, V>(Leader<&'a Flights<K, V>, K, Load, Option<Waiter<V>>>);
 
-impl<K: Copy + Eq + Hash, V: Clone> LoadGuard<'_, K, V> {
+impl<K: Eq + Hash, V: Clone> LoadGuard<'_, K, V> {
     /// Completes the load and calls all waiters. The caller must have put the value into the cache before.
-    pub(crate) fn complete(mut self, answer: &Result<V, Fault>) {
-        let waiters = self.single_flight.take().map(|single_flight| single_flight.finish(self.key));
-        for waiter in waiters.into_iter().flatten() {
+    pub(crate) fn complete(self, answer: &Result<V, Fault>) {
+        for waiter in self.0.end().into_iter().flatten() {
             waiter(answer.clone());
         }
-    }
-}
-
-impl<K: Copy + Eq + Hash, V: Clone> Drop for LoadGuard<'_, K, V> {
-    fn drop(&mut self) {
-        drop(self.single_flight.take().map(|single_flight| single_flight.finish(self.key)));
     }
 }
 

@@ -34,6 +34,7 @@ mod own_file;
 mod pool;
 mod priority;
 mod progress;
+mod remote_file;
 mod servers;
 mod sink;
 mod storage_problem;
@@ -78,6 +79,7 @@ pub use own_file::{changeable_part, changeable_record, changeable_way, open_log,
 pub use pool::WorkStatus;
 pub use priority::{Priority, Urgency};
 pub use progress::{ObjectOrigin, Progress, Requester};
+pub use remote_file::{Block, BlockCheck, RemoteFile};
 pub use servers::{
     Authorities, Dns, Family, InfoHeaders, KeptAuthorities, Login, Order, Proxies, Proxy, ProxyError,
     Servers, ServersError, Timings, without_passwords,

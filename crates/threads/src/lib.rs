@@ -1,7 +1,9 @@
-//! Starts threads whose log events go to the subscriber of their starter, pools of them, and work that may hang; measures waits.
+//! Starts threads whose log events go to the subscriber of their starter, pools of them, and work that may hang; merges
+//! concurrent requests; measures waits.
 #![deny(unsafe_code)]
 
 mod pool;
+pub mod single_flight;
 pub mod waits;
 pub mod watchdog;
 

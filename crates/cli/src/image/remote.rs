@@ -1,22 +1,18 @@
-//! An image on a web server: fetched block by block as it is read, kept in the cache, and checked by a list of digests
-//! where one is named.
+//! Opens an image on a web server, whose blocks a list of digests authenticates where one is named.
 
-use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use esker_node::mount_spec::ImagePlace;
 use esker_node::repository::engine;
-use esker_squashfs::Image;
+use esker_squashfs::BlockImage;
 use esker_squashfs::digest::{BLOCK_SIZE, Digest, DigestList};
 use esker_store::{
-    BlockCache, Cause, Check, FileBlocks, FileVersion, KeptAuthorities, RangeFile, Servers, Source,
-    StoreError, connect,
+    BlockCache, BlockCheck, Cause, Check, FileBlocks, FileVersion, KeptAuthorities, RangeFile, RemoteFile,
+    Servers, Source, StoreError, connect,
 };
-use esker_threads::waits::{WaitCause, timed};
 
 use crate::error::{Failure, of_store};
 use crate::settings::Settings;
@@ -26,19 +22,6 @@ use crate::settings::servers::servers;
 
 /// The list of an image of half a terabyte with the usual blocks; one with more has longer blocks.
 const LIST_MAX: u64 = 64 << 20;
-
-/// An image on a web server.
-pub(super) struct RemoteImage {
-    name: Arc<str>,
-    file: RangeFile,
-    parts: FileBlocks,
-    digests: Option<Arc<DigestList>>,
-    block: u64,
-    offset: u64,
-    /// Numbers of blocks that are being fetched.
-    flying: Mutex<HashSet<u64>>,
-    landed: Condvar,
-}
 
 /// A parsed URL.
 struct Target {
@@ -104,7 +87,7 @@ pub(super) struct Remote<'a> {
 impl Remote<'_> {
     /// Opens the image: without a digest at the `known` version or after asking its server which one there is, with one
     /// by the list of digests that has it, which is fetched from beside the image unless it is in the cache.
-    pub(super) fn open(self, offset: u64, known: &mut Option<FileVersion>) -> Result<RemoteImage, Failure> {
+    pub(super) fn open(self, offset: u64, known: &mut Option<FileVersion>) -> Result<BlockImage, Failure> {
         let Self { url, servers, root, cache, quota, deadline, kept } = self;
         let target = Target::parse(url)?;
         let what = format!("can't open {url}");
@@ -139,12 +122,20 @@ impl Remote<'_> {
                 (file, parts, None)
             }
         };
-        if offset > file.whole().len {
-            return Err(Failure::usage(format!("{what}: it has only {} bytes", file.whole().len)));
+        let end = file.whole().len;
+        if offset > end {
+            return Err(Failure::usage(format!("{what}: it has only {end} bytes")));
         }
-        let block = digests.as_ref().map_or(BLOCK_SIZE, |list| list.block_size()).into();
-        let (flying, landed) = (Mutex::default(), Condvar::new());
-        Ok(RemoteImage { name, file, parts, digests, block, offset, flying, landed })
+        let block_size = digests.as_ref().map_or(BLOCK_SIZE, |list| list.block_size()).into();
+        let check = digests.map(|list| -> BlockCheck {
+            let number = |number| usize::try_from(number).unwrap_or(usize::MAX);
+            Arc::new(move |block, bytes| list.is_block(number(block), bytes))
+        });
+        let file = Arc::new(RemoteFile::new(file, parts, block_size, check));
+        let followed = file.clone();
+        let read = Box::new(move |number| file.block(number).map_err(io::Error::other));
+        let progress = Box::new(move || followed.progress());
+        Ok(BlockImage { name, block_size, end, offset, read, progress })
     }
 }
 
@@ -175,108 +166,6 @@ fn list(
     let list = decode(&bytes)?;
     parts.keep_list(&bytes);
     Ok(list)
-}
-
-impl RemoteImage {
-    /// Returns a block: from the cache, or fetched once for all readers.
-    fn block(&self, number: u64) -> io::Result<Vec<u8>> {
-        let start = number * self.block;
-        let end = (start + self.block).min(self.file.whole().len);
-        let len = usize::try_from(end - start).map_err(io::Error::other)?;
-        if let Some(content) = self.parts.get(number, len) {
-            return Ok(content);
-        }
-        let _flight = match self.set_out(number) {
-            Set::First(flight) => flight,
-            // The first reader has kept it, or failed; then it is tried again.
-            Set::After(flight) => match self.parts.get(number, len) {
-                Some(content) => return Ok(content),
-                None => flight,
-            },
-        };
-        let check = self.digests.clone().map(|digests| -> Check {
-            Arc::new(move |bytes: &[u8]| {
-                let number = usize::try_from(number).unwrap_or(usize::MAX);
-                let good = digests.is_block(number, bytes);
-                if good { Ok(()) } else { Err(Cause::WrongPart { from: start, to: end }) }
-            })
-        });
-        let content = self.file.read(start..end, check).map_err(io::Error::other)?;
-        self.parts.keep(number, &content);
-        Ok(content)
-    }
-
-    fn set_out(&self, number: u64) -> Set<'_> {
-        let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut waited = false;
-        while !flying.insert(number) {
-            waited = true;
-            flying = self.landed.wait(flying).unwrap_or_else(PoisonError::into_inner);
-        }
-        let flight = Flight { image: self, number };
-        if waited { Set::After(flight) } else { Set::First(flight) }
-    }
-}
-
-/// Set of blocks in flight, which decides which reader fetches a block.
-enum Set<'i> {
-    First(Flight<'i>),
-    /// Another reader has tried to fetch the block.
-    After(Flight<'i>),
-}
-
-/// A block being fetched; other readers wait for it.
-struct Flight<'i> {
-    image: &'i RemoteImage,
-    number: u64,
-}
-
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        self.image.flying.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
-        self.image.landed.notify_all();
-    }
-}
-
-impl Image for RemoteImage {
-    fn name(&self) -> Arc<str> {
-        self.name.clone()
-    }
-
-    fn len(&self) -> u64 {
-        self.file.whole().len - self.offset
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let mut filled = 0;
-        while let Some(room) = buffer.get_mut(filled..).filter(|room| !room.is_empty()) {
-            let at = self.offset.saturating_add(offset).saturating_add(filled as u64);
-            if at >= self.file.whole().len {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let block = timed(WaitCause::Network, || self.block(at / self.block))?;
-            let skipped = usize::try_from(at % self.block).map_err(io::Error::other)?;
-            let bytes = block.get(skipped..).unwrap_or_default();
-            let len = bytes.len().min(room.len());
-            let (there, from) = (room.get_mut(..len), bytes.get(..len));
-            let (there, from) = there.zip(from).filter(|_| len > 0).ok_or(io::ErrorKind::UnexpectedEof)?;
-            there.copy_from_slice(from);
-            filled += len;
-        }
-        Ok(())
-    }
-
-    fn progress(&self) -> Option<Instant> {
-        self.file.progress()
-    }
-
-    fn stripe(&self) -> usize {
-        usize::try_from(self.block).unwrap_or(usize::MAX)
-    }
-
-    fn origin(&self) -> u64 {
-        self.offset
-    }
 }
 
 #[cfg(test)]

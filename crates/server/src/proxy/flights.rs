@@ -1,54 +1,52 @@
 //! Joins requests for the same thing: one task works, and all get its result.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use tokio::sync::watch;
+use esker_threads::single_flight::{Leader, SingleFlight};
+use tokio::sync::oneshot::{self, Sender};
 
 use super::failure::Failure;
 
 type Outcome<V> = Result<V, Failure>;
-type Receiver<V> = watch::Receiver<Option<Outcome<V>>>;
+/// The state is the result, once there is one.
+type Tasks<K, V> = SingleFlight<K, Option<Outcome<V>>, Sender<Outcome<V>>>;
 
 /// Tasks in progress by what they work on.
 #[derive(Debug)]
-pub(crate) struct Flights<K, V>(Mutex<HashMap<K, Receiver<V>>>);
+pub(crate) struct Flights<K, V>(Arc<Tasks<K, V>>);
 
 impl<K, V> Default for Flights<K, V> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(Arc::default())
     }
 }
 
-/// Sender of a task's result.
-#[derive(Debug)]
-pub(crate) struct Announcer<K: Hash + Eq, V> {
-    sender: watch::Sender<Option<Outcome<V>>>,
-    entry: Entry<K, V>,
-}
+/// Sender of a task's result. Dropped without one, as by a panic, it leaves no task.
+pub(crate) struct Announcer<K: Hash + Eq, V>(TaskLeader<K, V>);
 
-/// Entry of a running task, removed on drop, so that a panic leaves none.
-#[derive(Debug)]
-struct Entry<K: Hash + Eq, V>(Arc<Flights<K, V>>, K);
+type TaskLeader<K, V> = Leader<Arc<Tasks<K, V>>, K, Option<Outcome<V>>, Sender<Outcome<V>>>;
 
-impl<K: Hash + Eq, V> Announcer<K, V> {
+impl<K: Hash + Eq, V: Clone> Announcer<K, V> {
     /// Gives all requests their result, and those that come before this is dropped.
     pub(crate) fn give(&self, outcome: Outcome<V>) {
-        self.sender.send_replace(Some(outcome));
+        let waiters = self.0.change(|task| {
+            task.state = Some(outcome.clone());
+            std::mem::take(&mut task.waiters)
+        });
+        send(waiters.unwrap_or_default(), &outcome);
     }
 
     /// Gives the requests so far their result. A request that comes later starts a new task.
     pub(crate) fn finish(self, outcome: Outcome<V>) {
-        drop(self.entry);
-        self.sender.send_replace(Some(outcome));
+        send(self.0.end(), &outcome);
     }
 }
 
-impl<K: Hash + Eq, V> Drop for Entry<K, V> {
-    fn drop(&mut self) {
-        self.0.0.lock().remove(&self.1);
+/// Sends the result to the requests that still wait for it.
+fn send<V: Clone>(waiters: Vec<Sender<Outcome<V>>>, outcome: &Outcome<V>) {
+    for waiter in waiters {
+        let _ = waiter.send(outcome.clone());
     }
 }
 
@@ -58,30 +56,17 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// Joins the task for `key`, or starts one, which goes on even if all requests are gone.
-    pub(crate) async fn join<F>(
-        self: &Arc<Self>,
-        key: K,
-        start: impl FnOnce(Announcer<K, V>) -> F,
-    ) -> Outcome<V>
+    pub(crate) async fn join<F>(&self, key: K, start: impl FnOnce(Announcer<K, V>) -> F) -> Outcome<V>
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let mut receiver = {
-            let mut flights = self.0.lock();
-            match flights.get(&key) {
-                Some(receiver) => receiver.clone(),
-                None => {
-                    let (sender, receiver) = watch::channel(None);
-                    flights.insert(key.clone(), receiver.clone());
-                    tokio::spawn(start(Announcer { sender, entry: Entry(self.clone(), key) }));
-                    receiver
-                }
-            }
-        };
-        match receiver.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone().unwrap_or(Err(Failure::Ended)),
-            Err(_) => Err(Failure::Ended),
+        let (sender, receiver) = oneshot::channel();
+        match self.0.join(key.clone(), sender, |_| None, |outcome, _| outcome.clone()) {
+            Some(Some(outcome)) => return outcome,
+            Some(None) => {}
+            None => drop(tokio::spawn(start(Announcer(Leader::new(self.0.clone(), key))))),
         }
+        receiver.await.unwrap_or(Err(Failure::Ended))
     }
 }
 
@@ -113,7 +98,7 @@ mod tests {
             assert_eq!(request.await.expect("no panic").ok(), Some(7));
         }
         assert_eq!(started.load(Ordering::Relaxed), 1);
-        assert!(flights.0.lock().is_empty());
+        assert!(flights.0.is_empty());
     }
 
     #[tokio::test]
@@ -122,7 +107,7 @@ mod tests {
         let outcome = flights.join(1, |announcer| async move { drop(announcer) }).await;
         assert!(matches!(outcome, Err(Failure::Ended)), "{outcome:?}");
         tokio::task::yield_now().await;
-        assert!(flights.0.lock().is_empty());
+        assert!(flights.0.is_empty());
     }
 
     #[tokio::test]

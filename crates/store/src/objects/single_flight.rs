@@ -1,10 +1,8 @@
 //! Merges concurrent requests for one object into one fetch.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use esker_threads::single_flight::SingleFlight as Flights;
 
 use crate::cache::Entry;
 use crate::callback::Callback;
@@ -19,26 +17,15 @@ use crate::progress::{Progress, Requester};
 
 /// Fetches in progress, and the requests that wait for each. One per cache, so that requests of several repositories
 /// for the same object meet.
-pub(crate) struct SingleFlight {
-    shards: Box<[Shard]>,
-    hasher: RandomState,
-}
-
-type Shard = Mutex<HashMap<CacheKey, Flight>>;
+pub(crate) struct SingleFlight(Flights<CacheKey, (Priority, Progress), Waiter>);
 
 /// Number of shards: enough that misses of different objects rarely meet.
 const SHARDS: usize = 64;
 
 impl Default for SingleFlight {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect(), hasher: RandomState::new() }
+        Self(Flights::with_shards(SHARDS))
     }
-}
-
-struct Flight {
-    priority: Priority,
-    progress: Progress,
-    waiters: Vec<Waiter>,
 }
 
 /// Request that waits for an object.
@@ -97,63 +84,47 @@ impl Waiter {
 }
 
 impl SingleFlight {
-    fn under_way(&self, key: &CacheKey) -> MutexGuard<'_, HashMap<CacheKey, Flight>> {
-        self.shards[self.hasher.hash_one(key) as usize % SHARDS].lock()
-    }
-
     /// Joins the flight for this object. Returns its priority and progress if there was none, so that the caller leads.
     pub(crate) fn join(&self, waiter: Waiter) -> Option<(Priority, Progress)> {
-        let key = waiter.wanted.key();
         let requester = waiter.wanted.requester.clone();
-        let mut under_way = self.under_way(&key);
-        let Some(flight) = under_way.get_mut(&key) else {
+        let is_demand = matches!(waiter.answer, Answer::Open(_));
+        let mut leading = None;
+        let start = |waiter: &Waiter| {
             let (priority, progress) = (waiter.answer.priority(&requester), Progress::default());
             requester.progress.follow(&progress);
-            let waiters = vec![waiter];
-            under_way.insert(key, Flight { priority: priority.clone(), progress: progress.clone(), waiters });
-            return Some((priority, progress));
+            leading.insert((priority, progress)).clone()
         };
-        let priority = flight.priority.clone();
-        requester.progress.follow(&flight.progress);
-        let demanded = match &waiter.answer {
-            Answer::Open(_) => true,
-            Answer::Checked { .. } => false,
-            Answer::Warm { token, .. } => {
+        let joined = |(priority, progress): &mut (Priority, Progress), waiter: &Waiter| {
+            requester.progress.follow(progress);
+            if let Answer::Warm { token, .. } = &waiter.answer {
                 priority.also_for(token.clone());
-                false
             }
+            priority.clone()
         };
-        flight.waiters.push(waiter);
-        drop(under_way);
-        if demanded {
+        let joined = self.0.join(waiter.wanted.key(), waiter, start, joined);
+        if let Some(priority) = joined.filter(|_| is_demand) {
             priority.joined(requester.user);
         }
-        None
+        leading
     }
 
     /// Completes all requests that only need the object in the cache; returns the job if other requests remain.
     /// Ends the fetch if none needs more; otherwise returns the job.
     pub(crate) fn complete_warm(&self, mut job: FetchJob, entry: &Entry) -> Option<FetchJob> {
-        let (warm, rest) = {
-            let key = job.wanted.key();
-            let mut under_way = self.under_way(&key);
-            let flight = under_way.get_mut(&key)?;
-            let (open, warm): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut flight.waiters).into_iter().partition(|waiter| waiter.answer.is_open());
-            if open.is_empty() {
-                under_way.remove(&key);
-                job.is_completed = true;
-                job.progress.enter(None);
-                (warm, false)
-            } else {
-                flight.waiters = open;
-                (warm, true)
-            }
-        };
+        let key = job.wanted.key();
+        let mut warm = Vec::new();
+        let ended = self.0.end_if(&key, |flight| {
+            warm = flight.waiters.extract_if(.., |waiter| !waiter.answer.is_open()).collect();
+            flight.waiters.is_empty()
+        });
+        if ended.is_some() {
+            job.is_completed = true;
+            job.progress.enter(None);
+        }
         for waiter in warm {
             tell_warm(waiter, &mut job, entry.plain_len);
         }
-        rest.then_some(job)
+        ended.is_none().then_some(job)
     }
 
     /// Ends the fetch and completes all requests.
@@ -161,8 +132,7 @@ impl SingleFlight {
         // First: from here on others may set out for the same object.
         job.is_completed = true;
         job.progress.enter(None);
-        let flight = self.under_way(&job.wanted.key()).remove(&job.wanted.key());
-        let waiters = flight.map(|flight| flight.waiters).unwrap_or_default();
+        let waiters = self.0.end(&job.wanted.key());
         let handle = match outcome {
             Ok(handle) => handle,
             Err(error) => return fail(job, waiters, &error),
@@ -233,6 +203,7 @@ mod tests {
     use esker_format::compress::Compression;
     use esker_format::hash::{ContentHash, HashAlgorithm};
     use esker_format::object::{ObjectKind, ObjectName};
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::cache::{Cache, CacheOptions};

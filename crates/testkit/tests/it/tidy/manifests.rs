@@ -27,7 +27,7 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("3", "cache-share", "format, store, object-storage, kernel-mount, threads"),
     ("3", "repository", "format, store, object-storage"),
     ("3", "view", "format, journal, store, vfs, prefetch"),
-    ("4", "server", "format, store, object-storage, repository"),
+    ("4", "server", "format, store, object-storage, repository, threads"),
     ("4", "publish", "archive, format, store, repository"),
     ("5", "maintain", "format, store, object-storage, repository, publish"),
     ("4", "config", "format, store, cache-share, view, threads"),
