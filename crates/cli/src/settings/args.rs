@@ -21,7 +21,7 @@ use crate::output::{lossy, parse_size};
 use crate::publisher::PublisherArgs;
 
 /// Options for reaching and trusting a repository.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct RepositoryArgs {
     /// Master public key: a file, a folder of *.pub files, or a CernVM-FS keys folder [default: as configured, or
     /// /etc/cvmfs/keys]
@@ -119,6 +119,12 @@ pub(crate) struct RepositoryArgs {
 }
 
 impl RepositoryArgs {
+    /// Creates the options with which the publisher of `name` mounts it from its own folder.
+    pub(crate) fn of_publisher(name: &str, public_key: PathBuf) -> Self {
+        let (public_key, fqrn) = (vec![public_key], Some(name.to_owned()));
+        Self { public_key, fqrn, no_broker: true, ..Self::default() }
+    }
+
     /// Returns the arguments with absolute paths, for a process in another directory, and for comparing them.
     pub(crate) fn absolute(&self) -> Result<Self, Failure> {
         let mut all = self.clone();

@@ -3,10 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args as _, FromArgMatches as _};
 use esker_format::copied_xattr::OverlayOwner;
 use esker_format::name::RepositoryName;
-use esker_fuse::SessionOptions;
 use esker_repository::KeyFolder;
 use esker_run::{Ending, Forwarding, Writable};
 use esker_view::{Pin, ViewOptions};
@@ -40,7 +38,7 @@ impl Session<'_> {
         upper.restore_modes().map_err(|error| Failure::failed(chain(&error)))?;
         let name = RepositoryName::parse(&record.repository).context(Kind::Damaged, "can't use this name")?;
         let keys = KeyFolder::new(record.keys.clone(), &name);
-        let mut repository = repository_args(&keys, &record.repository)?;
+        let mut repository = RepositoryArgs::of_publisher(&record.repository, keys.public_key_file());
         let readable = readable(&record.storage)?;
         if readable.is_private {
             repository.cache = Some(self.transaction.cache_folder());
@@ -62,7 +60,7 @@ impl Session<'_> {
                 overlay: Some(if record.claimed.is_some() { OverlayOwner::User } else { OverlayOwner::Root }),
                 ..view_options(self.settings)
             },
-            session: session(&repository),
+            session: session_options(&repository, None),
             overlay: false,
             replay: false,
             writable: Some(Writable { upper: upper_folder, work, directory }),
@@ -76,25 +74,4 @@ impl Session<'_> {
         }));
         Ok(ending)
     }
-}
-
-fn session(repository: &RepositoryArgs) -> SessionOptions {
-    session_options(repository, None)
-}
-
-/// Returns the options with which the publisher mounts the repository from its own folder.
-fn repository_args(keys: &KeyFolder, name: &str) -> Result<RepositoryArgs, Failure> {
-    let command = RepositoryArgs::augment_args(clap::Command::new("esker"));
-    let key = keys.public_key_file();
-    let line = [
-        "esker".as_ref(),
-        "--public-key".as_ref(),
-        key.as_os_str(),
-        "--fqrn".as_ref(),
-        name.as_ref(),
-        "--no-broker".as_ref(),
-    ];
-    let refused = |error: clap::Error| Failure::usage(error.to_string());
-    let matches = command.try_get_matches_from(line).map_err(refused)?;
-    RepositoryArgs::from_arg_matches(&matches).map_err(refused)
 }
