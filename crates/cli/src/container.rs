@@ -1,25 +1,16 @@
-//! `esker run` with an image as the root directory: options of the command line, and defaults for users of a cluster.
+//! `esker run` with an image as the root directory: options of the command line.
 
-mod apptainer;
 mod binds;
-mod hooks;
-mod host_binds;
 mod root;
-mod stack;
-mod user;
+mod values;
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use esker_oci::Config;
-use esker_run::container::environment::Origins;
-use esker_run::container::{
-    Contained, ContainerError, Environment, LeftOut, MappedIds, Plan, Seal, Share, Stage, execute,
-};
-use esker_run::{Identity, missing_ids};
-use rustix::process::geteuid;
+use esker_run::Identity;
+use esker_run::container::{Contained, ContainerError, LeftOut, MappedIds, Share, Stage};
+use esker_run::launch::{Launch, Notice};
 
 use crate::error::{Context, Failure, Kind, chain, warn};
 use crate::process::limits::OpenFiles;
@@ -110,24 +101,22 @@ impl ContainerArgs {
         self.contain.then(MappedIds::of_root).flatten()
     }
 
+    /// Returns the command's user in its namespace.
+    pub(crate) fn identity(&self) -> Identity {
+        if self.fakeroot || self.ids().is_some() { Identity::Root } else { Identity::Same }
+    }
+
     /// Returns the first given option that needs the image as the root directory.
     fn for_own_root(&self) -> Option<&'static str> {
-        let options = [
-            ("--writable-tmpfs", self.writable_tmpfs),
-            ("--home", self.home.is_some()),
-            ("--no-home", self.no_home),
-            ("--no-bind", self.no_bind),
-            ("--contain", self.contain),
-            ("--entrypoint", self.entrypoint),
-            ("--gpu", self.gpu),
-            ("--mpi", self.mpi),
-            ("--hook", !self.hook.is_empty()),
-        ];
-        options.into_iter().find_map(|(option, given)| given.then_some(option))
+        self.all_given().find(|option| !WITH_AT.contains(option))
     }
 
     /// Returns the first given option, if the user gave one.
     pub(crate) fn given(&self) -> Option<&'static str> {
+        self.all_given().next()
+    }
+
+    fn all_given(&self) -> impl Iterator<Item = &'static str> {
         let options = [
             ("--bind", !self.bind.is_empty()),
             ("--at", self.at.is_some()),
@@ -145,9 +134,12 @@ impl ContainerArgs {
             ("--mpi", self.mpi),
             ("--hook", !self.hook.is_empty()),
         ];
-        options.into_iter().find_map(|(option, given)| given.then_some(option))
+        options.into_iter().filter_map(|(option, given)| given.then_some(option))
     }
 }
+
+/// Options that work with `--at`.
+const WITH_AT: [&str; 6] = ["--bind", "--at", "--env", "--cleanenv", "--pwd", "--fakeroot"];
 
 const HEADING: &str = "Containers";
 
@@ -173,142 +165,6 @@ impl From<Shared> for Share {
     }
 }
 
-/// A command in a container.
-pub(crate) struct ContainerRun {
-    pub(crate) args: ContainerArgs,
-    /// Image as the user named it.
-    pub(crate) image: OsString,
-    pub(crate) command: Vec<OsString>,
-    pub(crate) files: OpenFiles,
-}
-
-impl ContainerRun {
-    pub(crate) fn identity(&self) -> Identity {
-        let is_root = self.args.fakeroot || self.args.ids().is_some();
-        if is_root { Identity::Root } else { Identity::Same }
-    }
-
-    /// Enters the container that `stage` prepared, and executes the command.
-    pub(crate) fn become_command(
-        self,
-        stage: impl FnOnce() -> Result<Stage, Failure>,
-    ) -> Result<ExitCode, Failure> {
-        if let Some(at) = &self.args.at {
-            return self.become_command_at(at, stage);
-        }
-        // All facts of the host are read before the namespaces hide it.
-        let user = user::User::of_host(self.identity());
-        let host_binds = host_binds::HostBinds::new(&self.args, &user)?;
-        let hooks = hooks::load(&self.args)?;
-        let missing_ids = (self.args.fakeroot && self.args.writable_tmpfs).then(missing_ids);
-        let (contained, ids) = (self.args.contained(), self.args.ids());
-        if contained.is_some() && ids.is_none() && geteuid().is_root() {
-            say(
-                "root of the container is root of this machine or container, which has no other ids or rights to map them",
-            );
-        }
-        let stage = stage()?.of(ids);
-        if let Some(missing) = missing_ids.filter(|_| !stage.has_several_users()) {
-            warn_of_one_user(missing);
-        }
-        if let Some(contained) = &contained {
-            contained.enter(&stage)?;
-        }
-        let seal = self.seal(&stage)?;
-        let config = config_of(&stage)?;
-        let mut environment = self.environment(&config, host_binds.home())?;
-        environment.set("ESKER_CONTAINER", self.image.clone());
-        hooks.apply_to(&mut environment);
-        let mut mounts = host_binds.mounts(&stage, &user);
-        mounts.extend(hooks.mounts());
-        let plan = Plan { mounts, writable: self.args.writable_tmpfs, of_host: false };
-        let mut command = self.command_line(&stage, &config);
-        apptainer::source(&mut command, &stage, &mut environment);
-        for LeftOut { target, error } in stage.build(&plan)? {
-            say(format!("the container is without {}: {}", target.display(), chain(&error)));
-        }
-        if let Some(seal) = seal {
-            seal.close()?;
-        }
-        if let Some(contained) = &contained {
-            contained.restrict()?;
-        }
-        let directory = host_binds.enter_start(config.working_dir.as_deref().map(Path::new))?;
-        environment.set("PWD", directory);
-        self.execute(&command, &environment)
-    }
-
-    /// Prepares the last user namespace of a command that would be root of the one of its mounts, or is contained.
-    fn seal(&self, stage: &Stage) -> Result<Option<Seal>, Failure> {
-        let is_sealed = self.args.contain || self.args.fakeroot;
-        Ok(is_sealed.then(|| Seal::prepare(stage)).transpose()?)
-    }
-
-    fn execute(&self, command: &[OsString], environment: &Environment) -> Result<ExitCode, Failure> {
-        self.files.give_back();
-        match execute(command, environment)? {}
-    }
-
-    fn environment(&self, config: &Config, home: OsString) -> Result<Environment, Failure> {
-        let image = config.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        let host = std::env::vars_os().collect();
-        let own = vec![("HOME".into(), home)];
-        Ok(Environment::new(Origins {
-            host,
-            clean: self.args.cleanenv
-                || self.args.contained().is_some_and(|it| !it.shares(Share::Environment)),
-            image,
-            own,
-            asked: self.asked_variables()?,
-        }))
-    }
-
-    /// Returns the variables that `--env` sets.
-    fn asked_variables(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
-        let pair = |text: &OsString| {
-            let bytes = text.clone().into_vec();
-            let at = bytes.iter().position(|byte| *byte == b'=').filter(|at| *at > 0)?;
-            let (name, value) = bytes.split_at(at);
-            Some((OsString::from_vec(name.to_vec()), OsString::from_vec(value.get(1..)?.to_vec())))
-        };
-        let wrong = |text: &OsString| {
-            Failure::usage(format!("--env {}: it is not NAME=VALUE", text.display()))
-                .hint("as in --env LANG=C.UTF-8")
-        };
-        self.args.env.iter().map(|text| pair(text).ok_or_else(|| wrong(text))).collect()
-    }
-
-    /// Returns the command, or the image's default command.
-    fn command_line(&self, stage: &Stage, config: &Config) -> Vec<OsString> {
-        let own = |words: &[String]| words.iter().map(OsString::from).collect::<Vec<_>>();
-        let has_entry = !config.entrypoint.is_empty() || !config.cmd.is_empty();
-        let apptainer = !has_entry && stage.has(Path::new(apptainer::RUN));
-        let mut line = if (self.command.is_empty() || self.args.entrypoint) && apptainer {
-            vec![apptainer::RUN.into()]
-        } else if self.command.is_empty() || self.args.entrypoint {
-            own(&config.entrypoint)
-        } else {
-            Vec::new()
-        };
-        if self.command.is_empty() {
-            line.extend(own(&config.cmd));
-        }
-        line.extend(self.command.iter().cloned());
-        line
-    }
-}
-
-fn config_of(stage: &Stage) -> Result<Config, Failure> {
-    let path = Path::new(Config::PATH);
-    let json = stage
-        .read(path, Config::LEN_MAX)
-        .context(Kind::Damaged, format!("can't read the configuration {} of the image", Config::PATH))?;
-    let Some(json) = json else { return Ok(Config::default()) };
-    let config = Config::parse(&json)
-        .map_err(|error| Failure::new(Kind::Damaged, format!("{} of the image: {error}", Config::PATH)))?;
-    Ok(config)
-}
-
 /// Makes the failure of starting a container.
 pub(crate) fn of_container(error: &ContainerError) -> Failure {
     match error {
@@ -319,6 +175,11 @@ pub(crate) fn of_container(error: &ContainerError) -> Failure {
             Failure::failed(chain(error)).with_code(*code).hint(hint.clone())
         }
         ContainerError::Step { .. } => Failure::failed(chain(error)),
+        ContainerError::Usage { what, remedy } => {
+            let failure = Failure::usage(what.clone());
+            remedy.iter().fold(failure, |failure, remedy| failure.hint(remedy.clone()))
+        }
+        ContainerError::Damaged(what) => Failure::new(Kind::Damaged, what.clone()),
     }
 }
 
@@ -328,25 +189,42 @@ impl From<ContainerError> for Failure {
     }
 }
 
+/// A command in a container.
+pub(crate) struct ContainerRun {
+    pub(crate) args: ContainerArgs,
+    /// Image as the user named it.
+    pub(crate) image: OsString,
+    pub(crate) command: Vec<OsString>,
+    pub(crate) files: OpenFiles,
+}
+
+impl ContainerRun {
+    /// Enters the container that `stage` prepared, and executes the command.
+    pub(crate) fn become_command(
+        self,
+        stage: impl FnOnce() -> Result<Stage, Failure>,
+    ) -> Result<ExitCode, Failure> {
+        let Self { args, image, command, files } = self;
+        let options = args.options(command.is_empty())?;
+        let launch = Launch { options, image, command, before: Box::new(move || files.give_back()), notify };
+        match launch.become_command(stage)? {}
+    }
+}
+
+/// Prints what the user of a container should know.
+fn notify(notice: Notice) {
+    warn(Some(&match notice {
+        Notice::Text(text) => text,
+        Notice::LeftOut(LeftOut { target, error }) => {
+            format!("the container is without {}: {}", target.display(), chain(&error))
+        }
+    }));
+}
+
 /// Shows a directory of the host as the root directory.
 pub(crate) fn directory(container_run: ContainerRun, directory: &Path) -> Result<ExitCode, Failure> {
     let directory = std::fs::canonicalize(directory)
         .context(Kind::Failed, format!("can't find the directory {}", directory.display()))?;
-    let (identity, ids) = (container_run.identity(), container_run.args.ids());
+    let (identity, ids) = (container_run.args.identity(), container_run.args.ids());
     container_run.become_command(|| Ok(Stage::with_directory(&directory, identity, ids)?))
-}
-
-/// Warns about the limits of root in a namespace with only this user.
-fn warn_of_one_user(missing: Option<String>) {
-    let reason = missing.unwrap_or_else(|| "newuidmap and newgidmap refused to map them".into());
-    say(format!(
-        "--fakeroot has no other users than root, so chown to others and setgroups fail: {reason}. Ask the administrator for \
-         `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER` and the programs newuidmap and newgidmap; \
-         apt-get works without with `-o APT::Sandbox::User=root`"
-    ));
-}
-
-/// Prints a warning; the command runs nevertheless.
-fn say(text: impl Into<String>) {
-    warn(Some(&text.into()));
 }

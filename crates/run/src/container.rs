@@ -74,6 +74,17 @@ pub enum ContainerError {
         /// Advice for the user.
         remedy: String,
     },
+    /// An option can't have this value.
+    #[error("{what}")]
+    Usage {
+        /// Reason.
+        what: String,
+        /// Advice for the user.
+        remedy: Option<String>,
+    },
+    /// The image is damaged.
+    #[error("{0}")]
+    Damaged(String),
     /// The command can't be executed.
     #[error("can't execute {program}: {reason}")]
     Execute {

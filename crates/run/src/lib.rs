@@ -23,6 +23,7 @@ pub mod container;
 mod exec;
 mod explain;
 pub mod hooks;
+pub mod launch;
 mod namespaces;
 mod parent;
 mod processes;

@@ -174,7 +174,7 @@ fn in_container(
         view: Box::new(|| mount_options(settings, &args.view, &args.testing)),
         session: session_options(&args.repository, Some(&args.testing)),
         replay: !args.view.no_prefetch,
-        identity: container_run.identity(),
+        identity: container_run.args.identity(),
         ids: container_run.args.ids(),
         settings,
     };

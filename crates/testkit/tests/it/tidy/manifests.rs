@@ -23,7 +23,7 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("1", "oci", "archive"),
     ("2", "prefetch", "format, store, threads, vfs"),
     ("2", "object-storage", "format, store, threads"),
-    ("3", "run", "format, vfs, fuse, kernel-mount"),
+    ("3", "run", "format, vfs, fuse, kernel-mount, oci"),
     ("3", "cache-share", "format, store, object-storage, kernel-mount, threads"),
     ("3", "repository", "format, store, object-storage"),
     ("3", "view", "format, journal, store, vfs, prefetch"),

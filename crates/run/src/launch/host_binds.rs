@@ -4,15 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use esker_run::container::{
-    BindOptions, ContainerError, Devices, Mount, Share, Stage, What, enter_directory,
-};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use super::binds::{self, Bind};
 use super::user::User;
-use super::{ContainerArgs, say};
-use crate::error::{Context, Failure, Kind};
+use super::{LaunchOptions, Notice, Notify};
+use crate::container::{BindOptions, ContainerError, Devices, Mount, Share, Stage, What, enter_directory};
 
 /// Directories that the kernel fills.
 const PROC: &str = "/proc";
@@ -32,17 +28,19 @@ pub(super) struct HostBinds {
     current: Option<PathBuf>,
     /// True if the container shows the home directory.
     at_home: bool,
-    pwd: Option<PathBuf>,
+    /// Directory that the user asked for.
+    asked: Option<PathBuf>,
     /// Default mounts, which come first so that they cover no others.
     first: Vec<Mount>,
     /// Mounts that are made after those of the account files.
     second: Vec<Mount>,
+    notify: Notify,
 }
 
 impl HostBinds {
-    pub(super) fn new(args: &ContainerArgs, user: &User) -> Result<Self, Failure> {
-        let shown = !args.no_bind && !args.contain;
-        let mut first: Vec<Mount> = match args.contained() {
+    pub(super) fn new(options: &LaunchOptions, user: &User, notify: Notify) -> Result<Self, ContainerError> {
+        let shown = !options.no_bind && options.contained.is_none();
+        let mut first: Vec<Mount> = match &options.contained {
             Some(contained) => {
                 let devices = Devices::Own { shares_memory: contained.shares(Share::Ipc) };
                 vec![
@@ -58,17 +56,17 @@ impl HostBinds {
         };
         for path in TEMPORARY.map(Path::new) {
             match () {
-                () if args.contain => first.push(Mount::usual(path, What::Scratch(0o1777))),
+                () if options.contained.is_some() => first.push(Mount::usual(path, What::Scratch(0o1777))),
                 () if shown => first.extend(of_host(path, false)),
                 () => {}
             }
         }
         first.extend(SITE_FILES.iter().filter_map(|path| of_host(Path::new(path), true)));
         let mut second = Vec::new();
-        let (home, mount) = home(args, user)?;
+        let (home, mount) = home(options, user, notify)?;
         second.extend(mount);
-        second.extend(asked(args)?);
-        let current = Directory::current().filter(|_| shown).and_then(|directory| {
+        second.extend(options.mounts.iter().cloned());
+        let current = Directory::current(notify).filter(|_| shown).and_then(|directory| {
             let mounts: Vec<&Mount> = first.iter().chain(&second).collect();
             match directory.among(&mounts) {
                 Sight::Shown => {}
@@ -78,7 +76,7 @@ impl HostBinds {
             Some(directory.told)
         });
         let at_home = second.iter().chain(&first).any(|mount| mount.target == home || shows(mount, &home));
-        Ok(Self { home, current, at_home, pwd: args.pwd.clone(), first, second })
+        Ok(Self { home, current, at_home, asked: options.directory.clone(), first, second, notify })
     }
 
     pub(super) fn home(&self) -> OsString {
@@ -93,7 +91,7 @@ impl HostBinds {
     /// Changes to the directory in which the command starts, and returns it: the requested one, or the first
     /// usable default.
     pub(super) fn enter_start(&self, of_image: Option<&Path>) -> Result<PathBuf, ContainerError> {
-        if let Some(asked) = &self.pwd {
+        if let Some(asked) = &self.asked {
             return enter_directory(&[asked]);
         }
         let home = self.at_home.then_some(&*self.home);
@@ -101,25 +99,14 @@ impl HostBinds {
         let all: Vec<&Path> = usual.into_iter().chain(home).chain([Path::new("/")]).collect();
         let entered = enter_directory(&all)?;
         if let Some(wanted) = usual.filter(|wanted| *wanted != entered) {
-            say(format!(
+            (self.notify)(Notice::Text(format!(
                 "the command starts in {}, because {} can't be entered in the container",
                 entered.display(),
                 wanted.display()
-            ));
+            )));
         }
         Ok(entered)
     }
-}
-
-/// Returns the mounts that the user requested.
-pub(super) fn asked(args: &ContainerArgs) -> Result<Vec<Mount>, Failure> {
-    let mut mounts = Vec::new();
-    for value in &args.bind {
-        for bind in binds::parse(value)? {
-            mounts.push(mount(bind, value)?);
-        }
-    }
-    Ok(mounts)
 }
 
 /// Returns a bind of the same path of the host, if it exists.
@@ -159,14 +146,14 @@ enum Sight {
 }
 
 impl Directory {
-    fn current() -> Option<Self> {
+    fn current(notify: Notify) -> Option<Self> {
         let real = std::env::current_dir().ok()?;
         if let Err(error) = accessat(CWD, &real, Access::EXEC_OK, AtFlags::EACCESS) {
-            say(format!(
+            notify(Notice::Text(format!(
                 "the command doesn't start in the current directory {}, which this user can't enter: {}",
                 real.display(),
                 std::io::Error::from(error)
-            ));
+            )));
             return None;
         }
         let told = std::env::var_os("PWD").map(PathBuf::from);
@@ -202,95 +189,46 @@ fn may_be_shown(current: &Path) -> bool {
 }
 
 /// Returns the home directory in the container, and its mount.
-fn home(args: &ContainerArgs, user: &User) -> Result<(PathBuf, Option<Mount>), Failure> {
+fn home(
+    options: &LaunchOptions,
+    user: &User,
+    notify: Notify,
+) -> Result<(PathBuf, Option<Mount>), ContainerError> {
     let usual = PathBuf::from(&user.account.home);
-    if let Some(wish) = &args.home {
-        let (from, to) = binds::source_and_target("--home", wish)?;
-        let from = existing("--home", &from)?;
-        let target = to.unwrap_or(usual);
+    if let Some((from, target)) = options.home.clone() {
+        let target = target.unwrap_or(usual);
         if !target.is_absolute() || target == Path::new("/") {
-            return Err(Failure::usage(format!(
-                "--home: {} can't be a home directory: it is not absolute, or the root directory",
-                target.display()
-            ))
-            .hint("as in --home /scratch/me:/users/me"));
+            let target = target.display();
+            return Err(ContainerError::Usage {
+                what: format!(
+                    "--home: {target} can't be a home directory: it is not absolute, or the root directory"
+                ),
+                remedy: Some("as in --home /scratch/me:/users/me".to_owned()),
+            });
         }
         let what = What::Bind { from, options: BindOptions::default() };
         return Ok((target.clone(), Some(Mount::asked(target, what))));
     }
     let nowhere = usual == Path::new("/") || !usual.is_absolute();
-    if args.no_home || args.no_bind || nowhere {
+    if options.no_home || options.no_bind || nowhere {
         return Ok((usual, None));
     }
-    if args.contain {
+    if options.contained.is_some() {
         return Ok((usual.clone(), Some(Mount::usual(usual, What::Scratch(0o700)))));
     }
     let mount = of_host(&usual, false);
     if mount.is_none() {
-        say(format!(
+        notify(Notice::Text(format!(
             "the home directory {} is not on this host, so the command doesn't see it",
             usual.display()
-        ));
+        )));
     }
     Ok((usual, mount))
-}
-
-fn mount(bind: Bind, value: &OsStr) -> Result<Mount, Failure> {
-    let Bind { source, target, options } = bind;
-    let from = existing("--bind", &source).map_err(|failure| {
-        let has_comma = value.as_encoded_bytes().contains(&b',');
-        if has_comma {
-            failure.hint(
-                "name a file or directory of this host; a comma that belongs to a path is written as \\,",
-            )
-        } else {
-            failure
-        }
-    })?;
-    let target = match target {
-        Some(target) => target,
-        None => std::path::absolute(&source).context(Kind::Usage, format!("--bind {}", source.display()))?,
-    };
-    if target == Path::new("/") {
-        return Err(Failure::usage(format!("--bind {}: the root directory is the image", value.display()))
-            .hint("name a directory for it, as in --bind /:/host"));
-    }
-    Ok(Mount::asked(target, What::Bind { from, options }))
-}
-
-fn existing(option: &str, path: &Path) -> Result<PathBuf, Failure> {
-    fs::canonicalize(path).map_err(|error| {
-        Failure::failed(format!("{option} {}: {error}", path.display()))
-            .hint("name a file or directory of this host")
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn binds_become_mounts() {
-        let read = |text: &str| asked(&ContainerArgs { bind: vec![text.into()], ..ContainerArgs::default() });
-        let mount = |from: &str, target: &str, options| {
-            Mount::asked(target, What::Bind { from: from.into(), options })
-        };
-        let (plain, read_only) = (BindOptions::default(), BindOptions::READ_ONLY);
-        assert_eq!(read("/proc").expect("a bind"), [mount("/proc", "/proc", plain)]);
-        assert_eq!(read("/proc/../proc:/p:ro").expect("a bind"), [mount("/proc", "/p", read_only)]);
-        let two = [mount("/proc", "/p", read_only), mount("/sys", "/sys", plain)];
-        assert_eq!(read("/proc:/p:ro,z,/sys").expect("two binds"), two);
-        let relative = std::path::absolute("src").expect("a path");
-        let from = fs::canonicalize("src").expect("this crate's folder");
-        assert_eq!(
-            read("src").expect("a bind"),
-            [Mount::asked(relative, What::Bind { from, options: plain })]
-        );
-        assert_eq!(read("/").expect_err("the root").code(), 2);
-        assert!(read("/no/such/place").expect_err("missing").message.contains("/no/such/place"));
-        let told = read("/no/such,place").expect_err("missing");
-        assert!(told.hint.expect("a hint").contains("\\,"), "{}", told.message);
-    }
 
     #[test]
     fn system_directories_are_those_of_the_image() {

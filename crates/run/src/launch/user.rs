@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use esker_run::Identity;
-use esker_run::container::accounts::{self, Account, Group};
-use esker_run::container::{Mount, Stage, What};
 use rustix::process::{getegid, geteuid, getgroups};
+
+use crate::container::accounts::{self, Account, Group};
+use crate::container::{Mount, Stage, What};
+use crate::namespaces::Identity;
 
 /// Maximum size of an account file in bytes.
 const LONGEST: u64 = 16 << 20;

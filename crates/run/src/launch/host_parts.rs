@@ -4,70 +4,77 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use esker_run::container::{BindOptions, Environment, Mount, What};
-use esker_run::hooks::{HostParts, Rules};
-
-use super::{ContainerArgs, say};
-use crate::error::{Context, Failure, Kind};
+use super::{Notice, Notify};
+use crate::container::{BindOptions, ContainerError, Environment, Mount, What};
+use crate::hooks::{HostParts, Rules};
 
 /// Folder of a site's rules; they replace those of the same name that come with Esker.
 const FOLDER: &str = "/etc/esker/hooks";
 /// Maximum size of a rules file in bytes.
 const LONGEST: u64 = 1 << 20;
 
-const GPU: &str = include_str!("hooks/gpu.hook");
-const MPI: &str = include_str!("hooks/mpi.hook");
+const GPU: &str = include_str!("rules/gpu.hook");
+const MPI: &str = include_str!("rules/mpi.hook");
 
 /// Folder of a container with the files of hooks.
 const PLACE: &str = "/.esker/host";
 
+/// Rules that the user wants applied.
+#[derive(Clone, Debug)]
+pub struct WantedRules {
+    /// Name of the rules, or the path of their file.
+    pub name: String,
+    /// Option that names them, for messages.
+    pub option: &'static str,
+}
+
 /// Parts of the host that match the rules.
 #[derive(Default)]
-pub(super) struct Hooks(Vec<HostParts>);
+pub(super) struct FoundParts(Vec<HostParts>);
 
-pub(super) fn load(args: &ContainerArgs) -> Result<Hooks, Failure> {
-    let mut wanted: Vec<(&str, &str)> = Vec::new();
-    if args.gpu {
-        wanted.push(("gpu", "--gpu"));
-    }
-    if args.mpi {
-        wanted.push(("mpi", "--mpi"));
-    }
-    wanted.extend(args.hook.iter().map(|name| (name.as_str(), "--hook")));
-    let mut all = Hooks::default();
-    for (name, option) in wanted {
+/// Finds the parts of the host that the rules name.
+pub(super) fn load(wanted: &[WantedRules], notify: Notify) -> Result<FoundParts, ContainerError> {
+    let mut all = FoundParts::default();
+    for WantedRules { name, option } in wanted {
         let text = text(name)?;
         let rules = Rules::parse(&text).map_err(|error| {
-            Failure::usage(format!("{option}: rules {name}: {error}")).hint("see docs/guides/containers.md")
+            refused(format!("{option}: rules {name}: {error}"), Some("see docs/guides/containers.md"))
         })?;
         let found = rules.find();
         if found.is_empty() {
-            say(format!(
+            notify(Notice::Text(format!(
                 "{option}: this host has nothing that the rules {name} name ({}), so the command gets nothing",
                 rules.summary()
-            ));
+            )));
         }
         all.0.push(found);
     }
     Ok(all)
 }
 
-fn text(name: &str) -> Result<String, Failure> {
+fn refused(what: String, remedy: Option<&str>) -> ContainerError {
+    ContainerError::Usage { what, remedy: remedy.map(str::to_owned) }
+}
+
+fn text(name: &str) -> Result<String, ContainerError> {
     let path =
         if name.contains('/') { PathBuf::from(name) } else { Path::new(FOLDER).join(format!("{name}.hook")) };
+    let unreadable = |error| format!("can't read the rules {}: {error}", path.display());
     match (fs::metadata(&path), name) {
         (Ok(meta), _) if meta.len() <= LONGEST => {
-            fs::read_to_string(&path).context(Kind::Usage, format!("can't read the rules {}", path.display()))
+            fs::read_to_string(&path).map_err(|error| refused(unreadable(error), None))
         }
-        (Ok(_), _) => Err(Failure::usage(format!("the rules {} are too long", path.display()))),
+        (Ok(_), _) => Err(refused(format!("the rules {} are too long", path.display()), None)),
         (Err(_), "gpu") => Ok(GPU.to_owned()),
         (Err(_), "mpi") => Ok(MPI.to_owned()),
-        (Err(error), _) => Err(Failure::usage(format!("can't read the rules {}: {error}", path.display()))
-            .hint("name a file, or one of gpu, mpi and those in /etc/esker/hooks")),
+        (Err(error), _) => Err(refused(
+            unreadable(error),
+            Some("name a file, or one of gpu, mpi and those in /etc/esker/hooks"),
+        )),
     }
 }
 
-impl Hooks {
+impl FoundParts {
     /// Returns the mounts that the rules list.
     pub(super) fn mounts(&self) -> Vec<Mount> {
         let bind = |from: &PathBuf, target: PathBuf| {

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::path::Path;
 
-use esker_run::container::environment::PREFIX;
-use esker_run::container::{Environment, Stage};
+use crate::container::environment::PREFIX;
+use crate::container::{Environment, Stage};
 
 /// Folder of scripts in an image, which Apptainer sources before every command.
 const SCRIPTS: &str = "/.singularity.d/env";
