@@ -28,7 +28,8 @@ pub use info::{
 pub use keys::{KeysError, ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
 pub use remove::{Removal, RemoveError};
 pub use replicate::{
-    Replicate, ReplicateError, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit,
+    Replicable, Replicate, ReplicateError, ReplicateProgress, Replicated, ReplicationPlan, ReplicationSchedule,
+    Retries, RevisionLimit,
 };
 pub use resign::{Resign, Resigned};
 pub use takeover::{

@@ -21,9 +21,11 @@ mod origin;
 mod replica;
 mod retrying;
 mod run;
+mod schedule;
 mod space;
 mod walk;
 
 pub use error::ReplicateError;
 pub use options::{Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit};
+pub use schedule::{Replicable, ReplicationSchedule};
 pub(crate) use walk::is_selected;

@@ -1,31 +1,30 @@
 mod confined;
-mod follow;
 mod target;
-mod turns;
 
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use esker_maintain::{ReplicateError, ReplicateProgress, Replicated, ReplicationPlan};
+use esker_maintain::{
+    Replicable, ReplicateError, ReplicateProgress, Replicated, ReplicationPlan, ReplicationSchedule,
+};
 use esker_repository::RepositoryError;
 use esker_store::{Engine, EngineOptions, HttpOptions};
 use serde_json::json;
 
 use crate::error::{Failure, Kind, of_store, warn};
 use crate::output::{Output, parse_duration, parse_size, size};
+use crate::process::limits::cores;
 use crate::progress::ProgressMeter;
-use crate::publisher::{BucketArgs, Interrupt, now, of_operation};
+use crate::publisher::{BucketArgs, Interrupt, Woken, now, of_operation};
 use crate::settings::Settings;
-use follow::Follower;
 use target::Target;
-use turns::Turns;
 
 /// Copies repositories from servers into a folder or object storage: a Stratum 1.
 ///
-/// Everything is verified. The head is switched only when all that it leads to is here. A run that was interrupted is
-/// continued by the next one. The folder can be served with `esker serve`, and has the status files of CernVM-FS.
+/// Everything is verified. A new head is published last, after all objects that it references. The next run continues an
+/// interrupted one. The folder can be served with `esker serve`, and has the status files of CernVM-FS.
 /// With --follow, root becomes the owner of the replicas.
 ///
 /// Example: esker replicate http://server/cvmfs/sw.example.org --to /mnt/replicas --public-key sw.example.org.pub
@@ -49,40 +48,40 @@ pub(crate) struct Args {
     public_key: Vec<PathBuf>,
 
     /// Number of tagged revisions to copy besides the head, the newest first [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Selection")]
     revisions: Option<u64>,
 
     /// Copy only the catalogs above, at and below this path; clients read the others from other servers [default: the
     /// whole repository]
-    #[arg(long, value_name = "/PATH")]
+    #[arg(long, value_name = "/PATH", help_heading = "Selection")]
     path: Vec<PathBuf>,
 
     /// Copy all revisions and paths of a replica that was made with --revisions or --path
-    #[arg(long, conflicts_with_all = ["revisions", "path"])]
+    #[arg(long, conflicts_with_all = ["revisions", "path"], help_heading = "Selection")]
     whole: bool,
 
-    /// Look for every object, also those of catalogs that are here already
-    #[arg(long)]
+    /// Check every object, not only those of new catalogs
+    #[arg(long, help_heading = "Selection")]
     full: bool,
 
-    /// Go on: replicate each new revision as soon as the server announces it, and look for one now and then
-    #[arg(long, conflicts_with = "dry_run")]
+    /// Keep running; replicate each new revision as soon as the server announces it
+    #[arg(long, conflicts_with = "dry_run", help_heading = "New revisions")]
     follow: bool,
 
-    /// Time between two looks for a new revision with --follow
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10m", requires = "follow")]
+    /// Poll interval without announcements, with --follow
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10m", requires = "follow", help_heading = "New revisions")]
     every: Duration,
 
-    /// Number of repositories that are copied at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), default_value_t = 4)]
+    /// Maximum number of repositories that are copied at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), default_value_t = 4, help_heading = "Resources")]
     parallel: u16,
 
-    /// Number of connections to one server, for all repositories together
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), default_value_t = 32)]
+    /// Maximum number of connections to one server, for all repositories together
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), default_value_t = 32, help_heading = "Resources")]
     connections: u16,
 
     /// Space that stays free on the file system of the replica
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = "Resources")]
     reserve: u64,
 
     /// Print what would be fetched, and change nothing
@@ -90,19 +89,19 @@ pub(crate) struct Args {
     dry_run: bool,
 
     /// Number of threads for each repository [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long = "jobs", alias = "threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Resources")]
     threads: Option<u16>,
 
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
 
-    #[command(flatten)]
-    bucket: BucketArgs,
-
     /// Print each result as a JSON object in a line
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    bucket: BucketArgs,
 }
 
 /// Result of one run for one repository.
@@ -111,16 +110,42 @@ enum Outcome {
     Replicated(Replicated),
 }
 
-/// A result, with the name of its repository.
-type Message = (String, Result<Outcome, Failure>);
-
 /// What all repositories of a command share.
 struct Shared<'a> {
     args: &'a Args,
     engine: Engine,
     interrupt: &'a Interrupt,
     meter: Mutex<ProgressMeter>,
-    turns: Turns,
+}
+
+/// A repository of the command.
+struct One<'a> {
+    shared: &'a Shared<'a>,
+    target: Target,
+}
+
+impl Replicable for One<'_> {
+    type Outcome = Result<Outcome, Failure>;
+
+    fn name(&self) -> &str {
+        self.target.name.as_str()
+    }
+
+    fn announcer(&self) -> Option<&str> {
+        self.target.urls.first().map(String::as_str).filter(|url| !url.starts_with("file://"))
+    }
+
+    fn replicate(&self) -> Result<Outcome, Failure> {
+        one(self.shared, &self.target)
+    }
+
+    fn revision(outcome: &Result<Outcome, Failure>) -> Option<u64> {
+        match outcome {
+            Ok(Outcome::Replicated(done)) => Some(done.revision),
+            Ok(Outcome::Planned(plan)) => Some(plan.revision),
+            Err(_) => None,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
@@ -138,63 +163,35 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     };
     let engine = Engine::start(EngineOptions { http, ..EngineOptions::default() })
         .map_err(|error| of_store("can't start", &error))?;
-    let shared = Shared {
-        args,
-        engine,
-        interrupt: &interrupt,
-        meter: Mutex::new(ProgressMeter::new(args.quiet)),
-        turns: Turns::new(usize::from(args.parallel)),
+    let meter = Mutex::new(ProgressMeter::new(args.quiet));
+    let shared = Shared { args, engine, interrupt: &interrupt, meter };
+    let all: Vec<One<'_>> = targets.into_iter().map(|target| One { shared: &shared, target }).collect();
+    let (mut out, mut failures, mut printed) = (Output::new(), Vec::new(), Ok(()));
+    let wait = |event: Option<BorrowedFd<'_>>, time| {
+        !matches!(interrupt.wait(event, Some(time)), Ok(Woken::Interrupted))
     };
-    let mut out = Output::new();
-    let mut failures = Vec::new();
-    let (sender, results) = mpsc::channel::<Message>();
-    let printed = std::thread::scope(|scope| {
-        for target in &targets {
-            let (sender, shared) = (sender.clone(), &shared);
-            scope.spawn(move || work(shared, target, &sender));
+    let every = args.follow.then_some(args.every);
+    let schedule = ReplicationSchedule { parallel: usize::from(args.parallel), every, wait: &wait };
+    schedule.run(&all, |one, outcome| {
+        if let Ok(mut meter) = shared.meter.lock() {
+            meter.clear();
         }
-        drop(sender);
-        let mut printed = Ok(());
-        for (name, outcome) in results {
-            if let Ok(mut meter) = shared.meter.lock() {
-                meter.clear();
-            }
-            let one = match outcome {
-                Ok(outcome) => print(&mut out, &name, &outcome, args).and_then(|()| out.flush()),
-                Err(failure) if args.follow && failure.kind != Kind::Interrupted => {
-                    warn(Some(&failure.message));
-                    Ok(())
+        match outcome {
+            Ok(outcome) => {
+                let one = print(&mut out, one.name(), &outcome, args).and_then(|()| out.flush());
+                if one.is_err() && printed.is_ok() {
+                    // The reader of the output is gone.
+                    interrupt.raise();
+                    printed = one;
                 }
-                Err(failure) => {
-                    failures.push(failure);
-                    Ok(())
-                }
-            };
-            if one.is_err() && printed.is_ok() {
-                // The reader of the output is gone.
-                shared.interrupt.raise();
-                printed = one;
             }
+            Err(failure) if args.follow && failure.kind != Kind::Interrupted => warn(Some(&failure.message)),
+            Err(failure) => failures.push(failure),
         }
-        printed
     });
     printed?;
     out.finish()?;
-    report(failures, targets.len(), args)
-}
-
-/// Replicates one repository: once, or until the command is interrupted.
-fn work(shared: &Shared<'_>, target: &Target, sender: &Sender<Message>) {
-    let mut follower = Follower::new(shared.args, shared.interrupt, target);
-    loop {
-        let outcome = shared.turns.with(|| one(shared, target));
-        let next = follower.after(&outcome);
-        // The receiver lives until all senders are gone.
-        let _ = sender.send((target.name.to_string(), outcome));
-        if !shared.args.follow || !follower.wait(next) {
-            return;
-        }
-    }
+    report(failures, all.len(), args)
 }
 
 fn one(shared: &Shared<'_>, target: &Target) -> Result<Outcome, Failure> {
@@ -204,7 +201,7 @@ fn one(shared: &Shared<'_>, target: &Target) -> Result<Outcome, Failure> {
             meter.say(|| describe(&name, progress));
         }
     };
-    let (args, cores) = (shared.args, || std::thread::available_parallelism().map_or(1, usize::from));
+    let args = shared.args;
     let source = target.connect(&shared.engine)?;
     let mut replicate = target.replicate(source, &progress);
     replicate.full = args.full;
