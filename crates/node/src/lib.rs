@@ -30,6 +30,7 @@ mod repository_status;
 pub mod revisions;
 pub mod runtime;
 pub mod status;
+pub mod supervised;
 pub mod supervisor;
 mod sys;
 pub mod syslog;

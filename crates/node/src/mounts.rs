@@ -1,6 +1,7 @@
 //! The kernel's list of mounts.
 
 pub mod holders;
+pub mod search;
 
 use std::ffi::OsString;
 use std::fs;

@@ -3,12 +3,13 @@ use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use esker_node::mount_spec::MountSpec;
+use esker_node::supervised::{Target, for_each};
 use esker_node::supervisor::Replacement;
 use serde::Serialize;
 
 use crate::error::{Failure, chain};
 use crate::mounting::changes::{Changes, merge};
-use crate::mounting::supervised::{Outcome, Replaced, Target, chosen, for_each};
+use crate::mounting::supervised::{Outcome, Replaced, chosen, refusal, replace};
 use crate::output::{Output, plain};
 use crate::settings::Settings;
 use crate::{Command, Esker};
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 type Planned = Result<(Box<MountSpec>, Changes), (Outcome, String)>;
 
 fn plan(target: &Target, settings: &Settings) -> Planned {
-    if let Some(why) = target.refusal() {
+    if let Some(why) = refusal(target) {
         return Err((Outcome::Skipped, why));
     }
     let failed = |failure: Failure| (Outcome::Failed, failure.message);
@@ -111,7 +112,7 @@ fn resolve_again(old: &MountSpec, settings: &Settings) -> Result<MountSpec, Fail
 
 fn apply(target: &Target, spec: &MountSpec, deadline: Instant) -> Replaced {
     let sealed = spec.sealed().map_err(|error| (Outcome::Failed, error.to_string()))?;
-    target.replace(&Replacement::Options(sealed), deadline)
+    replace(target, &Replacement::Options(sealed), deadline)
 }
 
 fn row(target: &Target, planned: Planned, outcome: Replaced) -> Row {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use esker_cache_share::memory::is_memory;
 use esker_node::control::{self, Request, Response};
 use esker_node::mounts::holders::Holder;
+use esker_node::mounts::search::HolderSearch;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered, users};
 use esker_node::status::{Image, MountStatus, Presentation};
@@ -14,7 +15,7 @@ use esker_vfs::Time;
 use serde::Serialize;
 
 use crate::error::{Context, Failure, Kind, chain};
-use crate::mounting::held::{self, HolderSearch};
+use crate::mounting::held;
 use crate::output::{Output, size};
 use crate::settings::Settings;
 use crate::trees::entry::time_text;
@@ -83,7 +84,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
     let mut departed =
         registry::departed(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
-    let holders = HolderSearch::new();
+    let holders = HolderSearch::read();
     // Root of a user namespace has no rights over other users.
     let mut theirs = if settings.root { users::with_departed(&users::Places::default()) } else { Vec::new() };
     let mut strangers = registry::strangers(lines, &settings.runtime, &registered)

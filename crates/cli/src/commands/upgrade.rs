@@ -3,22 +3,23 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use esker_node::supervised::{Target, for_each};
 use esker_node::supervisor::Replacement;
 use serde::Serialize;
 
 use crate::error::{Context, Failure, Kind};
-use crate::mounting::supervised::{Outcome, Replaced, Target, chosen, for_each};
+use crate::mounting::supervised::{Outcome, Replaced, chosen, refusal, replace};
 use crate::output::{Output, plain};
 use crate::settings::Settings;
 
 /// Replaces the daemons of mounts by those of another version while programs use the mounts.
 ///
-/// Upgrades the mounts of this user. A mount whose new daemon doesn't serve goes on with the program that it had.
+/// Upgrades the mounts of this user. A daemon that doesn't serve within 30 s is rolled back.
 ///
 /// Example: esker upgrade --dry-run
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Program to go on with [default: this one]
+    /// New esker binary [default: this one]
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
 
@@ -67,10 +68,10 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let program = Replacement::Program(program);
     let targets = chosen(&args.mounts, args.all_users, settings)?;
     let rows = for_each(&targets, |_, one, deadline| {
-        let outcome = match one.refusal() {
+        let outcome = match refusal(one) {
             Some(why) => Err((Outcome::Skipped, why)),
             None if args.dry_run => Err((Outcome::Planned, String::new())),
-            None => one.replace(&program, deadline),
+            None => replace(one, &program, deadline),
         };
         row(one, outcome)
     });

@@ -1,40 +1,8 @@
-//! Tells which processes hold a mount whose place is gone here.
+//! Texts about the processes that hold a mount whose place is gone here.
 
-use std::sync::OnceLock;
-
-use esker_node::mounts::holders::{Holder, Scan};
-use esker_node::mounts::{self, MountLine};
-use esker_node::registry::Entry;
+use esker_node::mounts::holders::Holder;
 
 use crate::output::plain;
-
-/// Finds holders of mounts; the mounts of other namespaces are read once, when they are first needed.
-pub(crate) struct HolderSearch {
-    here: Vec<MountLine>,
-    scan: OnceLock<Scan>,
-}
-
-impl HolderSearch {
-    /// Reads the mounts of this namespace.
-    pub(crate) fn new() -> Self {
-        Self { here: mounts::all().unwrap_or_default(), scan: OnceLock::new() }
-    }
-
-    /// Returns the namespaces that hold a mount; `None` if it is at its place here, or in the namespace of its daemon.
-    pub(crate) fn of(&self, entry: &Entry) -> Option<Vec<Holder>> {
-        // A command's mount is at no path of the host, and one that is being made has no device yet.
-        if entry.command.is_some() || (entry.device.is_none() && !entry.departed) {
-            return None;
-        }
-        let is_it =
-            |line: &MountLine| line.mountpoint == entry.mountpoint && Some(line.device) == entry.device;
-        if self.here.iter().any(is_it) {
-            return None;
-        }
-        let scan = self.scan.get_or_init(Scan::read);
-        (!scan.has_process(&entry.held(), entry.pid)).then(|| scan.holders(&entry.held()))
-    }
-}
 
 /// Describes a namespace that holds a mount.
 pub(crate) fn text(holder: &Holder) -> String {

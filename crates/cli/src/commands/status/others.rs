@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use esker_node::control::Response;
 use esker_node::mounts::MountLine;
+use esker_node::mounts::search::HolderSearch;
 use esker_node::registry::users::UserMount;
 use esker_node::status::MountStatus;
 use serde_json::Value;
 
 use super::{Mount, PATIENCE, Shown};
 use crate::machine::doctor::{Touch, Touched, touch};
-use crate::mounting::held::HolderSearch;
 use crate::output::plain;
 
 /// Maximum number of concurrent status requests; further mounts are listed with their registered facts only.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use esker_node::control::{self, Request, Response};
+use esker_node::mounts::search::HolderSearch;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered};
 use esker_node::status::{MountStatus, seconds};
@@ -13,7 +14,7 @@ use esker_store::{Reach, RouteStatus};
 use super::probe::{NoAnswer, Touch, Touched, touch};
 use super::{Finding, Grade, Look, PATIENCE};
 use crate::error::chain;
-use crate::mounting::held::{self, HolderSearch};
+use crate::mounting::held;
 use crate::settings::Settings;
 
 /// Timeout for a daemon's status; the mount is touched at the same time.
@@ -44,7 +45,7 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
         }
     };
     let departed = registry::departed(&settings.runtime).unwrap_or_default();
-    let holders = Arc::new(HolderSearch::new());
+    let holders = Arc::new(HolderSearch::read());
     for one in departed {
         let (place, holders) = (one.entry.mountpoint.display().to_string(), Arc::clone(&holders));
         looks.push(Look::new("mount", place, move || of_holders(&one, &holders)));
