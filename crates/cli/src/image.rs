@@ -29,15 +29,15 @@ use crate::settings::cache;
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ImageArgs {
     /// Offset of the image in the file, if it is not detected
-    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, help_heading = "Images")]
     offset: Option<u64>,
 
     /// Size and alignment of reads, such as the stripe of a parallel file system, like 1M
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Images")]
     stripe: Option<u64>,
 
     /// Root digest from `esker image digest`, with which every block of an image on a server is checked
-    #[arg(long, value_name = "ROOT", value_parser = digest)]
+    #[arg(long, value_name = "ROOT", value_parser = digest, help_heading = "Images")]
     digest: Option<Digest>,
 }
 

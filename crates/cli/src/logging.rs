@@ -66,8 +66,7 @@ pub(crate) enum LogFormat {
 /// Options of commands that run until they are stopped.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct LogArgs {
-    /// Format of the log: line or json on stderr, which a daemon has in its log, or journald or syslog [default:
-    /// $ESKER_LOG_FORMAT, or line]
+    /// Format of the log; a daemon's stderr is its log file [default: $ESKER_LOG_FORMAT, or line]
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
 }

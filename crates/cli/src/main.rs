@@ -13,6 +13,7 @@ mod output;
 mod process;
 mod progress;
 mod publisher;
+mod roles;
 mod serving;
 mod settings;
 mod suggest;
@@ -36,7 +37,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(Parser)]
-#[command(name = "esker", version, max_term_width = 100, after_help = cvmfs_help::HINT)]
+#[command(name = "esker", version, max_term_width = 100, help_template = roles::template(), after_help = cvmfs_help::HINT)]
 struct Esker {
     #[command(subcommand)]
     command: Command,

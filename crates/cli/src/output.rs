@@ -150,13 +150,17 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     if value.is_finite() && value < u64::MAX as f64 { Ok(value as u64) } else { Err(bad()) }
 }
 
-/// Reads `90`, `90s`, `10m`, `2h` or `1d`; without a unit the number is of seconds.
+/// Reads `90`, `0.5s`, `10m`, `2h` or `1d`; without a unit the number is of seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration: write it like 90s, 10m or 2h");
     let trimmed = text.trim();
-    let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits);
     let seconds = match unit.trim() {
+        "" | "s" if number.contains('.') => {
+            let value: f64 = number.parse().map_err(|_| bad())?;
+            return Duration::try_from_secs_f64(value).map_err(|_| bad());
+        }
         "" | "s" => 1,
         "m" | "min" => 60,
         "h" => 3600,
@@ -165,6 +169,20 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let number: u64 = number.parse().map_err(|_| bad())?;
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
+}
+
+/// Returns a parser of durations from `least` to `most`.
+pub(crate) fn duration_between(
+    least: &'static str,
+    most: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let time = parse_duration(text)?;
+        match parse_duration(least)? <= time && time <= parse_duration(most)? {
+            true => Ok(time),
+            false => Err(format!("{text:?} is not from {least} to {most}")),
+        }
+    }
 }
 
 /// Returns a name for one line of a terminal.
@@ -240,7 +258,15 @@ mod tests {
             [of("90"), of("90s"), of("10m"), of("2h"), of("1 d")],
             [90, 90, 600, 7200, 86_400].map(Some)
         );
-        for bad in ["", "s", "-1s", "1.5m", "10 x", "99999999999999999999", "9999999999999999d"] {
+        assert_eq!(parse_duration("0.05"), Ok(Duration::from_millis(50)));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        let between = duration_between("1s", "1d");
+        assert_eq!(
+            ["0.9", "1s", "1d", "86401"].map(|text| between(text).is_ok()),
+            [false, true, true, false]
+        );
+        for bad in ["", "s", ".", "1.2.3", "-1s", "1.5m", "10 x", "99999999999999999999", "9999999999999999d"]
+        {
             assert_eq!(of(bad), None, "{bad:?}");
         }
     }

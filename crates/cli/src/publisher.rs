@@ -30,6 +30,7 @@ use esker_repository::{KeyFolder, RememberedStorage, ReplicaState, Repository, R
 use esker_run::{give_signals_back, take_signals};
 
 use crate::error::{Context, Failure, Kind, warn};
+use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
@@ -52,17 +53,17 @@ use storage::{NamedStorage, attach, described};
 pub(crate) struct PublisherArgs {
     /// Folder of repositories, each below its name, or the folder of this one; or a bucket, like s3://BUCKET/PREFIX, which
     /// is remembered [default: $ESKER_STORAGE, or /srv/cvmfs for root, else ~/.local/share/esker/repositories]
-    #[arg(long, value_name = "DIR|URL")]
+    #[arg(long, value_name = "DIR|URL", help_heading = "Storage and keys")]
     storage: Option<PathBuf>,
 
     /// Folder of the keys NAME.key, NAME.crt, NAME.pub and NAME.masterkey [default: /etc/cvmfs/keys for root, else
     /// ~/.config/esker/keys]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Storage and keys")]
     keys: Option<PathBuf>,
 
     /// Command that signs in place of NAME.key: it reads the bytes to sign from standard input and writes the
     /// signature to standard output [default: the one in NAME.key.signer in the keys folder, if there is no key]
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", help_heading = "Storage and keys")]
     signer: Option<String>,
 }
 
@@ -298,15 +299,14 @@ pub(crate) struct HowArgs<S: clap::Args = SourceArgs> {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
-    /// Number of compression threads [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) threads: Option<u16>,
+    #[command(flatten)]
+    pub(crate) jobs: JobsArgs,
 
     /// Show no progress
     #[arg(long)]
     pub(crate) quiet: bool,
 
-    /// Print the report as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -341,7 +341,7 @@ impl<S: SourceOptions> HowArgs<S> {
             report::print(&report, None, false, self.json)?;
         }
         if is_due {
-            let collected = collect::run(repository, interrupt, self.threads(), self.quiet);
+            let collected = collect::run(repository, interrupt, self.jobs.count(), self.quiet);
             match self.json {
                 true => report::print(&report, collected.as_ref(), false, true)?,
                 false => collected.iter().try_for_each(report::print_collected)?,
@@ -379,7 +379,7 @@ impl<S: SourceOptions> HowArgs<S> {
         let profiles = self.profile.iter().map(|file| read_profile(file)).collect::<Result<_, _>>()?;
         Ok(PublishOptions {
             tag: TagRequest { name: self.tag.clone(), description, branch: None },
-            threads: self.threads(),
+            threads: self.jobs.count(),
             stop: interrupt.flag(),
             profiles,
             filter: self.source.filter()?,
@@ -391,11 +391,6 @@ impl<S: SourceOptions> HowArgs<S> {
     /// Returns which paths of the source are ignored, and the maps of owners.
     pub(crate) fn filter(&self) -> Result<Filter, Failure> {
         self.source.filter()
-    }
-
-    fn threads(&self) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.map_or_else(cores, usize::from)
     }
 }
 

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Context, Failure, Kind, chain};
 use crate::logging::{self, LogArgs};
+use crate::output::parse_duration;
 use crate::process::confine;
 use crate::process::opener::Openable;
 use crate::process::privileges::{self, Account, Service};
@@ -25,34 +26,40 @@ use crate::settings::environment::Environment;
 /// Options of all servers.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ServingArgs {
-    /// Largest number of open connections
-    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().connections)]
+    /// Maximum number of open connections
+    #[arg(long, value_name = "N", default_value_t = Limits::default().connections, help_heading = "Limits")]
     connections: usize,
 
-    /// Largest number of connections of one client address; further ones get status 429
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum number of connections of one client address; further ones get status 429
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     client_connections: Option<u32>,
 
-    /// Largest number of requests of one client address in a second; further ones get status 429
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum number of requests of one client address in a second; further ones get status 429
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     client_rate: Option<u32>,
 
     /// File for a line about each request, or - for standard output; SIGHUP opens it again
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Logs and metrics")]
     access_log: Option<PathBuf>,
 
-    /// Form of these lines
-    #[arg(long, value_name = "FORM", default_value = "combined", requires = "access_log")]
+    /// Format of the access log
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "combined",
+        requires = "access_log",
+        help_heading = "Logs and metrics"
+    )]
     access_log_format: LogFormArg,
 
     /// Address for Prometheus metrics, and for the state of a proxy [default: /metrics on the address of clients; for a proxy a
     /// free port of 127.0.0.1]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Logs and metrics")]
     metrics: Option<SocketAddr>,
 
-    /// Time limit in seconds for responses in progress at the end
-    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
-    grace: u64,
+    /// Time limit for responses in progress at the end
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, help_heading = "Limits")]
+    grace: Duration,
 
     /// User to run as after binding the address, if root starts it [default: esker if
     /// there is such a user, else ids that no user has]
@@ -108,7 +115,7 @@ impl ServingArgs {
         Limits {
             connections,
             listeners: (connections / 2).max(1),
-            grace: Duration::from_secs(self.grace),
+            grace: self.grace,
             client_connections: self.client_connections.map(|count| count as usize),
             client_rate: self.client_rate,
             ..Limits::default()

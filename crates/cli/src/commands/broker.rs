@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long)]
     cache_on_network: bool,
 
-    /// Largest size of the cache, like 50G
+    /// Maximum size of the cache, like 50G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     quota: Option<u64>,
 
@@ -50,9 +50,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE|DIR")]
     ca: Vec<PathBuf>,
 
-    /// Addresses that the broker may connect to: an address, a network, a host name, or `any` for all except those of
-    /// this node and link-local ones; may be repeated, as in `--connect any --connect 127.0.0.1` for a proxy on this
-    /// node
+    /// Address, network or host name that the broker may connect to; `any` stands for all but this node's and link-local
+    /// ones
     #[arg(long, value_name = "any|ADDRESS|NETWORK|NAME", default_value = "any")]
     connect: Vec<DestinationRule>,
 

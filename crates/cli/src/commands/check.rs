@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::error::{Context as _, Failure, Kind};
 use crate::output::{Output, parse_size, size};
+use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::publisher::{Interrupt, Place, PublisherArgs, now, of_operation, refuse_address};
 use crate::settings::Settings;
@@ -68,15 +69,14 @@ pub(crate) struct Args {
     #[arg(long)]
     repair_counters: bool,
 
-    /// Number of threads [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    jobs: JobsArgs,
 
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
 
-    /// Print the findings as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -102,7 +102,6 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
             meter.say(|| describe(progress));
         }
     };
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let mut check = Check::new(&progress);
     check.tag.clone_from(&args.tag);
     check.selected = replica(&place, url)?
@@ -117,7 +116,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     });
     let resume = if url.is_none() { settings.check_resume(&name, &place.root) } else { None };
     check.data = args.data.then_some(DataCheck { rate: args.scrub, resume });
-    check.threads = args.threads.map_or_else(cores, usize::from);
+    check.threads = args.jobs.count();
     check.stop = interrupt.flag();
     let failed = |error| of_operation(&format!("{name} was not checked"), &error);
     let mut repaired = if let Some(url) = url {

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::error::{Failure, Kind, warn};
 use crate::output::{Output, parse_duration, size};
+use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, collect_progress, now, of_operation};
 use crate::settings::Settings;
@@ -77,15 +78,14 @@ pub(crate) struct Args {
     #[arg(long)]
     dry_run: bool,
 
-    /// Number of threads [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    jobs: JobsArgs,
 
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
 
-    /// Print the result as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -144,7 +144,6 @@ fn one(
         }
     };
     let seconds = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let mut collect = Collect::new(&progress);
     collect.keep = match (args.keep, args.keep_last) {
         _ if args.keep_tags => Keep::Tags,
@@ -155,7 +154,7 @@ fn one(
     collect.grace = seconds(args.grace);
     collect.orphans = args.orphans.then(|| collect.orphan_age());
     collect.log.clone_from(&args.log);
-    collect.threads = args.threads.map_or_else(cores, usize::from);
+    collect.threads = args.jobs.count();
     collect.stop = interrupt.flag();
     let repository = place.open_for_collect(args.lock, interrupt, args.quiet)?;
     let failed = |error| of_operation(&format!("{name} was not collected"), &error);

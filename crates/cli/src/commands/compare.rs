@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u8).range(1..=64))]
     jobs: u8,
 
-    /// Print the differences as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 

@@ -14,7 +14,7 @@ use crate::settings::Settings;
 /// Example: esker doctor
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Print a JSON object
+    /// Print JSON
     #[arg(long)]
     json: bool,
 

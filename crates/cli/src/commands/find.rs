@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LEVELS")]
     max_depth: Option<usize>,
 
-    /// Print a JSON array
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

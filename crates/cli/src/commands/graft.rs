@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1")]
     hash: HashArg,
 
-    /// Compression of the content where clients fetch it
+    /// Compression of the external copies
     #[arg(long, value_name = "none|zlib", default_value = "none")]
     compress: CompressArg,
 

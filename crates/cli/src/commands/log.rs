@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
 
-    /// Print a JSON array
+    /// Print JSON
     #[arg(long)]
     json: bool,
 

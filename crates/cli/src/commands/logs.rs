@@ -35,7 +35,7 @@ pub(crate) struct Args {
     follow: bool,
 
     /// Print only lines of the last seconds, minutes, hours or days, such as 90s, 30m, 1h or 2d
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     since: Option<Duration>,
 
     /// Print only lines of this severity or a higher one

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     long: bool,
 
-    /// Print a JSON array
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

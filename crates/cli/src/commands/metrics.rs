@@ -14,7 +14,7 @@ use esker_run::{Manager, Received};
 use esker_server::{Server, WriteMetrics};
 
 use crate::error::{Context, Failure, Kind, chain};
-use crate::output::Output;
+use crate::output::{Output, duration_between};
 use crate::process::confine;
 use crate::process::opener::Openable;
 use crate::process::privileges::Service;
@@ -49,17 +49,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "otlp")]
     ca: Vec<String>,
 
-    /// Seconds between two writings of the file, or two messages to the collector [default: do it once]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    interval: Option<u64>,
+    /// Time between two writings of the file, or two messages to the collector [default: do it once]
+    #[arg(long, value_name = "DURATION", value_parser = duration_between("1s", "1d"))]
+    interval: Option<Duration>,
 
     /// Names of the metrics: those of Esker, or those of the exporter for CernVM-FS clients
     #[arg(long, value_enum, default_value = "esker")]
     names: Names,
 
-    /// Seconds for the daemon of a mount to reply
-    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
-    timeout: u64,
+    /// Time limit for the daemon of a mount to reply
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration_between("1s", "60s"))]
+    timeout: Duration,
 
     /// User that the server runs as, if root starts it with --listen; another process goes on as root to ask the mounts
     /// [default: esker if there is such a user, else ids that no user has]
@@ -89,11 +89,11 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(names: Names, timeout: u64, settings: &Settings) -> Self {
+    fn new(names: Names, patience: Duration, settings: &Settings) -> Self {
         Self {
             runtime: settings.runtime.clone(),
             is_root: settings.root,
-            patience: Duration::from_secs(timeout),
+            patience,
             names,
             last: Mutex::default(),
         }
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         (true, Some(address)) => vec![serving::listen(address, "--listen")?],
         (true, None) => Vec::new(),
     };
-    let every = args.interval.map(Duration::from_secs);
+    let every = args.interval;
     if listeners.is_empty() {
         let source = Source::Here(Reader::new(args.names, args.timeout, settings));
         if destinations.is_empty() {

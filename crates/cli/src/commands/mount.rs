@@ -62,7 +62,7 @@ pub(crate) struct Args {
     #[arg(long)]
     foreground: bool,
 
-    /// End the mount with its daemon, instead of having a supervisor start another daemon that goes on
+    /// Do not restart a crashed daemon
     #[arg(long)]
     no_supervisor: bool,
 

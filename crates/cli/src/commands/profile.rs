@@ -83,7 +83,7 @@ struct ListArgs {
     #[command(flatten)]
     lock: LockArgs,
 
-    /// Print a JSON array
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

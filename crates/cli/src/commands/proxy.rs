@@ -49,16 +49,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     cache: PathBuf,
 
-    /// Largest size of the cache [default: 100GiB, or half of a smaller disk]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    cache_size: Option<u64>,
+    /// Maximum size of the cache [default: 100GiB, or half of a smaller disk]
+    #[arg(long, alias = "cache-size", value_name = "SIZE", value_parser = parse_size)]
+    quota: Option<u64>,
 
     /// Time for which a manifest is served without asking the servers
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     head_age: Duration,
 
     /// Time for which a manifest is served while the servers are away
-    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = parse_duration)]
     stale_age: Duration,
 
     /// Other proxy of the site: each object is fetched by the proxy that owns it; needs --own-url
@@ -135,7 +135,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let options = ProxyOptions {
         own_url: args.own_url.clone(),
         peers: args.peer.clone(),
-        cache_size: args.cache_size.unwrap_or_else(|| default_server_size(&cache)),
+        cache_size: args.quota.unwrap_or_else(|| default_server_size(&cache)),
         head_age: args.head_age,
         stale_age: args.stale_age,
         keys,

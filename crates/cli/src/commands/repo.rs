@@ -10,6 +10,7 @@ mod set;
 mod timer;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Subcommand;
 use esker_format::chunker::ChunkSizes;
@@ -20,7 +21,7 @@ use esker_repository::{NewRepository, RememberedStorage, Settings as PublishSett
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::{Output, parse_size};
+use crate::output::{Output, parse_duration, parse_size};
 use crate::publisher::{
     BucketArgs, DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_operation, storage_of,
 };
@@ -67,7 +68,7 @@ struct ReindexArgs {
     #[command(flatten)]
     lock: LockArgs,
 
-    /// Print the result as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -114,9 +115,9 @@ struct CreateArgs {
     #[arg(long, value_name = "MIN,AVERAGE,MAX", value_delimiter = ',', num_args = 1, value_parser = parse_size)]
     chunks: Vec<u64>,
 
-    /// Seconds after which clients check for a newer revision
-    #[arg(long, value_name = "SECONDS", default_value_t = esker_repository::TTL)]
-    ttl: u32,
+    /// Time after which clients check for a newer revision
+    #[arg(long, value_name = "DURATION", default_value = "4m", value_parser = parse_duration)]
+    ttl: Duration,
 
     /// Days for which the whitelist is valid
     #[arg(long, value_name = "DAYS", default_value_t = esker_repository::WHITELIST_DAYS, value_parser = whitelist_days())]
@@ -126,12 +127,12 @@ struct CreateArgs {
     #[arg(long)]
     keep_all: bool,
 
-    #[command(flatten)]
-    bucket: BucketArgs,
-
-    /// Print the result as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    bucket: BucketArgs,
 }
 
 /// At least one: a whitelist of no days has expired when it is signed.
@@ -218,7 +219,7 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
         chunks: chunk_sizes(&args.chunks)?,
         ..new.settings
     };
-    new.ttl = args.ttl;
+    new.ttl = u32::try_from(args.ttl.as_secs()).unwrap_or(u32::MAX);
     new.whitelist_days = args.whitelist_days;
     new.garbage_collectable = !args.keep_all;
     if let Err(error) = new.create(&place.root, &place.keys, now()) {

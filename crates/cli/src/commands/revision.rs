@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long)]
     update: bool,
 
-    /// Print a JSON object
+    /// Print JSON
     #[arg(long)]
     json: bool,
 

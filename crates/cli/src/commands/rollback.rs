@@ -58,7 +58,7 @@ struct CommonArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Print the report as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -46,10 +46,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NETWORK")]
     allow: Vec<ClientNetwork>,
 
-    /// Folder outside of the repositories that their links may lead into, such as the disk behind a linked data/; other
-    /// links that lead out are not followed
-    #[arg(long, value_name = "DIR")]
-    follow: Vec<PathBuf>,
+    /// Folder outside of the repositories that their links may lead into, such as the disk behind a linked data/
+    #[arg(long, alias = "follow", value_name = "DIR")]
+    allow_links_to: Vec<PathBuf>,
 
     /// Certificate in PEM form for TLS, followed by those of its issuers; read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -90,7 +89,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let storages = args.storage.options(&buckets, opened.account.as_ref())?;
     let policy = policy(args, &folders, storages.as_ref());
     let signals = opened.drop_privileges(policy, openable(args), &settings.environment)?;
-    let repositories = Repositories::following(&folders, args.follow.clone()).map_err(|error| {
+    let repositories = Repositories::following(&folders, args.allow_links_to.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
             RootError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::NotFound => failure
@@ -117,7 +116,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let names: Vec<String> = names.map(|name| name.as_str().to_owned()).collect();
     for (link, target) in repositories.refused_links() {
         let (link, folder) = (link.display(), target.display());
-        tracing::warn!("{link} leads to {folder}, which is not served: allow it with --follow DIR");
+        tracing::warn!("{link} leads to {folder}, which is not served: allow it with --allow-links-to DIR");
     }
     let monitoring = opened.metrics.as_ref().and_then(|listener| listener.local_addr().ok());
     let (tls, geo) = (tls.map(Arc::new), geo.map(Arc::new));
@@ -160,7 +159,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 /// Returns what the server may read: the folders, also once they are others.
 fn policy(args: &Args, folders: &[PathBuf], storages: Option<&StorageOptions>) -> Policy {
     let policy = confine::of_server(Role::Serve);
-    let policy = folders.iter().chain(&args.follow).fold(policy, Policy::reopen);
+    let policy = folders.iter().chain(&args.allow_links_to).fold(policy, Policy::reopen);
     match storages {
         Some(storages) => args.storage.permit(policy, storages),
         None => policy,

@@ -22,8 +22,7 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Program that mounts: autofs or systemd at the first access, fstab at boot; or how systemd keeps replicas up to
-    /// date, or serves metrics or repositories
+    /// Program that reads the files, and what it does
     #[arg(long, value_enum, default_value = "autofs")]
     with: With,
 

@@ -15,7 +15,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
 
-    /// Print a JSON object
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -41,7 +41,7 @@ struct ListArgs {
     #[arg(long)]
     branches: bool,
 
-    /// Print a JSON array
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
@@ -62,7 +62,7 @@ struct ShowArgs {
     #[arg(value_name = "TAG")]
     tag: String,
 
-    /// Print a JSON object
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
@@ -83,7 +83,7 @@ struct ChangeArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Print the report as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

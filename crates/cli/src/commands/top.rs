@@ -17,7 +17,7 @@ use esker_run::take_signals;
 use self::poll::Poller;
 use self::snapshot::Snapshot;
 use crate::error::{Context, Failure, Kind};
-use crate::output::{Output, parse_duration};
+use crate::output::{Output, duration_between};
 use crate::settings::Settings;
 
 /// Shows the activity of mounts: requests, downloads, slow paths, and the processes that wait for them.
@@ -29,11 +29,11 @@ use crate::settings::Settings;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Time between two tables
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration_between("1s", "1d"))]
     interval: Duration,
 
     /// End after so many tables
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "N")]
     count: Option<u64>,
 
     /// Print tables on a terminal, too
@@ -43,14 +43,6 @@ pub(crate) struct Args {
     /// Print one JSON object a line at each interval
     #[arg(long, conflicts_with = "plain")]
     json: bool,
-}
-
-/// Reads an interval of at least a second, which is the resolution of durations here.
-fn parse_interval(text: &str) -> Result<Duration, String> {
-    parse_duration(text).and_then(|time| match time {
-        Duration::ZERO => Err("the interval must be at least 1s".to_owned()),
-        time => Ok(time),
-    })
 }
 
 /// Signals that end the command.

@@ -56,11 +56,10 @@ pub(crate) struct Args {
     pid: Option<u32>,
 
     /// End the trace of --pid after this time, like 10s or 2m
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration, requires = "pid")]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, requires = "pid")]
     duration: Option<Duration>,
 
-    /// Make the kernel look up every name again, so that files in its cache are named, too; each name costs a request,
-    /// and other programs on these mounts send them once as well
+    /// Make the kernel look up every name again, so that files in its cache are named, too
     #[arg(long)]
     every_name: bool,
 
@@ -69,7 +68,7 @@ pub(crate) struct Args {
     profile: Option<PathBuf>,
 
     /// Number of files in the table; 0 for all
-    #[arg(long, value_name = "COUNT", default_value_t = 40)]
+    #[arg(long, value_name = "N", default_value_t = 40)]
     top: usize,
 
     /// Command and its arguments

@@ -54,3 +54,18 @@ impl OpenFiles {
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
+
+/// Option for the number of workers.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct JobsArgs {
+    /// Number of threads [default: one for each core]
+    #[arg(long, alias = "threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+}
+
+impl JobsArgs {
+    /// Returns the number of threads.
+    pub(crate) fn count(self) -> usize {
+        self.jobs.map_or_else(cores, usize::from)
+    }
+}

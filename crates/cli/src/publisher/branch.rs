@@ -7,12 +7,11 @@ use esker_repository::BranchRequest;
 pub(crate) struct BranchArgs {
     /// Branch to publish on: the head stays, and the new revision is known by its tag only [default: the branch of the
     /// head]
-    #[arg(long, value_name = "BRANCH")]
+    #[arg(long, value_name = "BRANCH", help_heading = "Revision")]
     branch: Option<String>,
 
-    /// Start the branch at this revision: its tag, its number, or the hash of its root catalog [default: the branch
-    /// exists]
-    #[arg(long, value_name = "REVISION", requires = "branch")]
+    /// Start of a new branch: tag, number or hash of the root catalog of a revision; omit for an existing branch
+    #[arg(long, value_name = "REVISION", requires = "branch", help_heading = "Revision")]
     from: Option<String>,
 }
 

@@ -34,32 +34,32 @@ impl SourceOptions for NoSource {
 pub(crate) struct SourceArgs {
     /// File with rules in the syntax of .gitignore, in addition to `.eskerignore` in the root of the source; ignored
     /// paths stay as they are in the repository
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Source")]
     ignore: Vec<PathBuf>,
 
     /// File that maps user ids of the source to published ones; each line has an old id (`*` for all others) and a
     /// new id
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Source")]
     uid_map: Option<PathBuf>,
 
     /// File that maps group ids, like --uid-map
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Source")]
     gid_map: Option<PathBuf>,
 
     /// Encoder for zlib: stock writes what CernVM-FS writes; fast takes less time, but `cvmfs_fsck` reports its
     /// objects as corrupt [default: as set by `repo create`]
     ///
     /// See `esker repo create --help`.
-    #[arg(long, value_name = "stock|fast")]
+    #[arg(long, value_name = "stock|fast", help_heading = "Source")]
     deflate: Option<DeflateArg>,
 
     /// Publish hashes of files and not their contents, which clients read from servers for external data, by path [default:
     /// the setting external_data]
-    #[arg(long, conflicts_with = "native")]
+    #[arg(long, conflicts_with = "native", help_heading = "Source")]
     external: bool,
 
     /// Store contents of files in a repository of external data
-    #[arg(long)]
+    #[arg(long, help_heading = "Source")]
     native: bool,
 }
 

@@ -40,12 +40,12 @@ pub(crate) struct StorageArgs {
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 
-    /// Largest size of the cache [default: 100GiB, or half of a smaller disk]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "cache")]
-    cache_size: Option<u64>,
+    /// Maximum size of the cache [default: 100GiB, or half of a smaller disk]
+    #[arg(long, alias = "cache-size", value_name = "SIZE", value_parser = parse_size, requires = "cache")]
+    quota: Option<u64>,
 
     /// Time for which a manifest is served without asking the storage
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration, requires = "cache")]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration, requires = "cache")]
     head_age: Duration,
 
     /// URL of the server of the bucket, like https://s3.example.org:9000 [default: $AWS_ENDPOINT_URL, else that of the
@@ -127,7 +127,7 @@ impl StorageArgs {
         };
         let repositories = buckets.iter().map(named).collect::<Result<Vec<_>, Failure>>()?;
         let cache = cache_folder(cache, account)?;
-        let cache_size = self.cache_size.unwrap_or_else(|| default_server_size(&cache));
+        let cache_size = self.quota.unwrap_or_else(|| default_server_size(&cache));
         Ok(Some(StorageOptions { repositories, cache, cache_size, head_age: self.head_age }))
     }
 

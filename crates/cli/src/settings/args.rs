@@ -15,106 +15,108 @@ use esker_view::Pin;
 
 use super::address::{path_at, split_tag, two_revisions};
 use super::folders::{BROKER_SOCKET, MEMORY};
-use super::tiers::TierArgs;
+use super::tiers::{CACHE, TierArgs};
 use crate::error::{Context, Failure, Kind};
-use crate::output::{lossy, parse_size};
+use crate::output::{lossy, parse_duration, parse_size};
 use crate::publisher::PublisherArgs;
+
+/// Headings of the options in help.
+const SERVERS: &str = "Servers and keys";
+const REVISION: &str = "Revision";
 
 /// Options for reaching and trusting a repository.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct RepositoryArgs {
     /// Master public key: a file, a folder of *.pub files, or a CernVM-FS keys folder [default: as configured, or
     /// /etc/cvmfs/keys]
-    #[arg(long, value_name = "FILE|DIR")]
+    #[arg(long, value_name = "FILE|DIR", help_heading = SERVERS)]
     pub(crate) public_key: Vec<PathBuf>,
 
-    /// Additional server of the repository, tried after the servers before it have failed; with a NAME, replaces
-    /// the configured servers
-    #[arg(long, value_name = "URL")]
+    /// Fallback server, in order; with a NAME, replaces the configured ones
+    #[arg(long, value_name = "URL", help_heading = SERVERS)]
     pub(crate) server: Vec<String>,
 
     /// Proxies: `|` separates proxies that share the load, `;` separates groups tried in order, DIRECT means no proxy;
     /// `http://USER:PASSWORD@HOST:PORT` authenticates
-    #[arg(long, value_name = "GROUPS")]
+    #[arg(long, value_name = "GROUPS", help_heading = SERVERS)]
     pub(crate) proxy: Option<String>,
 
     /// Additional CA certificates for TLS, beside those of the system: a file or a folder of files
-    #[arg(long, value_name = "FILE|DIR")]
+    #[arg(long, value_name = "FILE|DIR", help_heading = SERVERS)]
     pub(crate) ca: Vec<PathBuf>,
 
     /// Server for external data: files are requested by their path in the repository
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = SERVERS)]
     pub(crate) external: Vec<String>,
 
     /// Use HTTP/1.1 even with servers that offer HTTP/2 over TLS
-    #[arg(long)]
+    #[arg(long, help_heading = SERVERS)]
     pub(crate) no_http2: bool,
 
     /// Order in which servers are tried: as given, by measured round-trip time, or by distance (Geo-API of a server)
     /// [default: as configured, or given]
-    #[arg(long, value_name = "given|round-trip|geo")]
+    #[arg(long, value_name = "given|round-trip|geo", help_heading = SERVERS)]
     pub(crate) server_order: Option<Order>,
 
     /// Fully qualified name of the repository, if the URL does not end with it
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = SERVERS)]
     pub(crate) fqrn: Option<String>,
 
     /// Cache folder, which mounts of one user may share, or `ram` for a cache in memory that ends with the mount
     /// [default: $ESKER_CACHE, or a folder in $SLURM_TMPDIR, $TMPDIR, /var/tmp or /tmp; for root /var/lib/esker]
-    #[arg(long, value_name = "DIR|ram")]
+    #[arg(long, value_name = "DIR|ram", help_heading = CACHE)]
     pub(crate) cache: Option<PathBuf>,
 
     /// Allow a cache folder on a network file system
-    #[arg(long)]
+    #[arg(long, help_heading = CACHE)]
     pub(crate) cache_on_network: bool,
 
     #[command(flatten)]
     pub(crate) tiers: TierArgs,
 
-    /// Stream file contents: neither cache nor prefetch them, for data that is read once; the process that opens a
-    /// cache first decides for all that share it
-    #[arg(long)]
+    /// Stream file contents uncached, for data that is read once
+    #[arg(long, help_heading = CACHE)]
     pub(crate) streaming: bool,
 
     /// Socket of the broker whose cache to use [default: /run/esker-broker/socket of root, if it exists and no --cache
     /// is given]
-    #[arg(long, value_name = "SOCKET")]
+    #[arg(long, value_name = "SOCKET", help_heading = CACHE)]
     broker: Option<PathBuf>,
 
-    /// User id under which the broker may run, beside root
-    #[arg(long, value_name = "UID")]
+    /// Trust a broker of this user id too
+    #[arg(long, value_name = "UID", help_heading = CACHE)]
     broker_user: Option<u32>,
 
     /// Do not use a broker
-    #[arg(long, conflicts_with_all = ["broker", "broker_user"])]
+    #[arg(long, conflicts_with_all = ["broker", "broker_user"], help_heading = CACHE)]
     no_broker: bool,
 
     /// Print the cache folder and the reason for choosing it
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = CACHE)]
     pub(crate) verbose: bool,
 
-    /// Largest size of the cache, like 500M or 20GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Maximum size of the cache, like 500M or 20GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = CACHE)]
     pub(crate) quota: Option<u64>,
 
     /// Mount the last accepted revision without asking a server for a newer one
-    #[arg(long)]
+    #[arg(long, help_heading = SERVERS)]
     pub(crate) offline: bool,
 
     /// Accept a recreated repository whose revision is older than the last accepted one
-    #[arg(long)]
+    #[arg(long, help_heading = SERVERS)]
     pub(crate) forget_history: bool,
 
-    /// Seconds without progress after which a request moves to another proxy or server
-    #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
+    /// Time without progress after which a request moves to another proxy or server
+    #[arg(long, value_name = "DURATION", hide = true, value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
 
-    /// Seconds after which a failed proxy or server is tried again
-    #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
+    /// Time after which a failed proxy or server is tried again
+    #[arg(long, value_name = "DURATION", hide = true, value_parser = parse_duration)]
     pub(crate) reset_after: Option<Duration>,
 
-    /// Seconds without progress after which a read fails
-    #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
+    /// Time without progress after which a read fails
+    #[arg(long, value_name = "DURATION", hide = true, value_parser = parse_duration)]
     pub(crate) deadline: Option<Duration>,
 }
 
@@ -166,15 +168,15 @@ impl RepositoryArgs {
 #[group(multiple = false)]
 pub(crate) struct PinArgs {
     /// Mount the revision with this tag; `esker revision --list` lists the tags
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = REVISION)]
     tag: Option<String>,
 
     /// Mount the newest tagged revision of this date (UTC), like 2026-01-31 or 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "DATE", value_parser = date)]
+    #[arg(long, value_name = "DATE", value_parser = date, help_heading = REVISION)]
     date: Option<UnixTime>,
 
     /// Mount this root catalog hash, without checking that it was published
-    #[arg(long, value_name = "HASH")]
+    #[arg(long, value_name = "HASH", help_heading = REVISION)]
     root_hash: Option<ContentHash>,
 }
 
@@ -209,16 +211,16 @@ pub(crate) struct ViewArgs {
     pin: PinArgs,
 
     /// Stay at the current revision; programs start faster, because the kernel caches more
-    #[arg(long)]
+    #[arg(long, help_heading = REVISION)]
     pub(crate) fixed: bool,
 
     /// Source of revision events: `server` is the repository's own server, if it is reached directly and sends them; a
     /// URL is a CernVM-FS notification server [default: as configured, or server]
-    #[arg(long, value_name = "server|off|URL", value_parser = push)]
+    #[arg(long, value_name = "server|off|URL", value_parser = push, help_heading = REVISION)]
     pub(crate) push: Option<Push>,
 
     /// Disable prefetching
-    #[arg(long)]
+    #[arg(long, help_heading = REVISION)]
     pub(crate) no_prefetch: bool,
 }
 
@@ -259,8 +261,8 @@ pub(crate) struct TestingArgs {
     #[arg(long, value_name = "4.18|5.14|6.18", hide = true)]
     pub(crate) kernel: Option<KernelMask>,
 
-    /// Seconds between two checks for a new revision
-    #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
+    /// Time between two checks for a new revision
+    #[arg(long, value_name = "DURATION", hide = true, value_parser = parse_duration)]
     pub(crate) ttl: Option<Duration>,
 }
 
@@ -327,12 +329,6 @@ impl PlaceArgs {
             (repository, Some(tag)) => Located { repository, path, pin: Some(Pin::Tag(tag.to_owned())) },
         })
     }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let bad = || format!("{text:?} is not a number of seconds");
-    let value: f64 = text.parse().map_err(|_| bad())?;
-    Duration::try_from_secs_f64(value).map_err(|_| bad())
 }
 
 #[cfg(test)]

@@ -10,17 +10,20 @@ use super::folders::Settings;
 use super::setting::Setting;
 use crate::error::{Failure, warn};
 
+/// Heading of the options of caches in help.
+pub(super) const CACHE: &str = "Cache";
+
 /// Options for cache tiers below the node's own cache.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct TierArgs {
     /// Folder that is read before the network: a cache of CernVM-FS (like /var/lib/cvmfs/shared) or Esker, or a
     /// preloaded one; may be repeated
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = CACHE)]
     lower: Vec<PathBuf>,
 
     /// Folder on a shared file system in the layout of CernVM-FS's alien caches: read before the network, and written
     /// with fetched objects for other nodes
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = CACHE)]
     alien: Option<PathBuf>,
 }
 

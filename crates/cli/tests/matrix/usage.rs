@@ -17,8 +17,11 @@ pub(crate) fn commands(world: &TestEnv) -> Vec<String> {
     let mut at = 0;
     while let Some(command) = all.get(at).cloned() {
         let help = help(world, &command);
-        let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest);
-        for line in listed.lines().take_while(|line| !line.is_empty()) {
+        // The commands of `esker` itself have a heading for each role.
+        let (begin, end) =
+            if command.is_empty() { ("\nMount and run:\n", "Options:") } else { ("\nCommands:\n", "") };
+        let listed = help.split_once(begin).map_or("", |(_, rest)| rest);
+        for line in listed.lines().take_while(|line| *line != end) {
             // Descriptions go on in further lines, deeper.
             let name = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' '));
             let name = name.and_then(|rest| rest.split(' ').next()).filter(|name| *name != "help");

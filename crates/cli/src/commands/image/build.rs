@@ -20,7 +20,7 @@ use serde::Serialize;
 use self::write_error::of_write;
 use crate::error::{Context, Failure, Kind, warn};
 use crate::output::{Output, parse_size, size};
-use crate::process::limits::cores;
+use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
@@ -113,15 +113,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PROFILE")]
     sort: Option<PathBuf>,
 
-    /// Number of compression threads [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    jobs: JobsArgs,
 
     /// Show no progress
     #[arg(long)]
     quiet: bool,
 
-    /// Print the report as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
@@ -183,7 +182,7 @@ impl Args {
             entry_time_max: settings.source_date_epoch()?,
             owners: Owners { uid, gid, uids: self.uid_map.clone(), gids: self.gid_map.clone() },
             order,
-            ..Options::new(self.codec, self.threads.map_or_else(cores, usize::from))
+            ..Options::new(self.codec, self.jobs.count())
         })
     }
 

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long)]
     owners: bool,
 
-    /// Print the differences as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

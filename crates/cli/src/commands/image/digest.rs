@@ -9,7 +9,7 @@ use serde_json::json;
 use super::look::NamedArgs;
 use crate::error::{Context as _, Failure, Kind};
 use crate::output::{Output, parse_size};
-use crate::process::limits::cores;
+use crate::process::limits::JobsArgs;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
@@ -32,9 +32,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value_t = BLOCK_SIZE, value_parser = block_size)]
     block_size: u32,
 
-    /// Number of threads [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    jobs: JobsArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -49,7 +48,7 @@ fn block_size(text: &str) -> Result<u32, String> {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
-    let threads = args.threads.map_or_else(cores, usize::from);
+    let threads = args.jobs.count();
     let image = args.image.bytes(settings)?;
     let shown = &args.image.image;
     let list =

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::look::NamedArgs;
 use crate::error::{Failure, Kind, chain, of_tree, warn};
 use crate::output::{Output, size};
-use crate::process::limits::cores;
+use crate::process::limits::JobsArgs;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
@@ -33,18 +33,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", default_value = "/")]
     path: OsString,
 
-    /// Number of threads [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    jobs: JobsArgs,
 
-    /// Print the result as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
-    let threads = args.threads.map_or_else(cores, usize::from);
+    let threads = args.jobs.count();
     let opened = args.image.open(settings)?;
     let top = opened.walk().resolve(args.path.as_bytes(), true)?;
     let how = Extract { as_root: settings.root, threads, stop: &stop };

@@ -80,7 +80,7 @@ pub(crate) struct LsArgs {
     #[arg(short, long)]
     long: bool,
 
-    /// Print a JSON array
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

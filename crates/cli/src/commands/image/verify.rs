@@ -13,7 +13,7 @@ use super::look::{NamedArgs, Opened, Visited};
 use crate::error::{Context as _, Failure, Kind};
 use crate::image::digest;
 use crate::output::{Output, size};
-use crate::process::limits::cores;
+use crate::process::limits::JobsArgs;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
@@ -36,9 +36,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ROOT", requires = "digests", value_parser = digest)]
     root: Option<Digest>,
 
-    /// Number of threads [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    jobs: JobsArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -63,7 +62,7 @@ impl Findings {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
-    let threads = args.threads.map_or_else(cores, usize::from);
+    let threads = args.jobs.count();
     let findings = Findings::default();
     let blocks = args
         .digests

@@ -34,7 +34,7 @@ pub(super) struct ImportArgs {
     #[arg(long)]
     encrypt: bool,
 
-    /// Print the result as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -67,7 +67,7 @@ pub(super) struct ExportArgs {
     #[arg(long)]
     encrypt: bool,
 
-    /// Print the result as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

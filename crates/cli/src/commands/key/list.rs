@@ -19,7 +19,7 @@ pub(super) struct Args {
     #[command(flatten)]
     place: PublisherArgs,
 
-    /// Print a JSON object
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

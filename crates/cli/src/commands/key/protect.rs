@@ -33,7 +33,7 @@ pub(super) struct EncryptArgs {
     #[arg(long)]
     remove: bool,
 
-    /// Print the result as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

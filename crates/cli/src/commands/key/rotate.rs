@@ -14,7 +14,7 @@ use crate::settings::Settings;
 /// The first step makes a new key and signs a whitelist with both certificates; the next publish signs with the new
 /// key. When all replicas have that revision, run the command with --finish: it removes the old certificate from the
 /// whitelist, and the old key. After an interruption, repeat the command. With --next-signer and --next-certificate the
-/// new key is one that a token has.
+/// new key is on a hardware token.
 ///
 /// Example: esker key rotate sw.example.org
 #[derive(clap::Args, Debug)]
@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[command(flatten)]
     lock: LockArgs,
 
-    /// Print the result as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

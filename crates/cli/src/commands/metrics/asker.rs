@@ -26,6 +26,7 @@ use rustix::thread::CapabilitySet;
 use super::destination::Destination;
 use super::{Names, Reader, Source};
 use crate::error::{Context as _, Failure, Kind};
+use crate::output::parse_duration;
 use crate::process::{confine, privileges};
 use crate::settings::Settings;
 
@@ -65,7 +66,7 @@ impl Asker {
     pub(super) fn start(args: &super::Args) -> io::Result<Self> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg(ASK_MOUNTS).arg("--timeout").arg(args.timeout.to_string());
+        command.arg(ASK_MOUNTS).arg("--timeout").arg(args.timeout.as_secs_f64().to_string());
         if let Some(names) = args.names.to_possible_value() {
             command.arg("--names").arg(names.get_name());
         }
@@ -76,7 +77,7 @@ impl Asker {
         command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_PID");
         command.process_group(0).stdin(theirs).stdout(Stdio::null()).spawn()?;
         let stream = UnixStream::from(ours);
-        stream.set_read_timeout(Some(Duration::from_secs(args.timeout) + PATIENCE))?;
+        stream.set_read_timeout(Some(args.timeout + PATIENCE))?;
         Ok(Self(Mutex::new(stream)))
     }
 
@@ -117,8 +118,8 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     names: Names,
 
-    #[arg(long)]
-    timeout: u64,
+    #[arg(long, value_parser = parse_duration)]
+    timeout: Duration,
 
     #[arg(long)]
     textfile: Option<PathBuf>,

@@ -73,7 +73,9 @@ mod tests {
         let path = folder.path().join("esker.prom");
         let destination = Destination::file(&path).expect("a file");
         let settings = crate::settings::Settings::for_tests(folder.path());
-        let source = Source::Here(super::super::Reader::new(super::super::Names::Esker, 1, &settings));
+        let names = super::super::Names::Esker;
+        let patience = std::time::Duration::from_secs(1);
+        let source = Source::Here(super::super::Reader::new(names, patience, &settings));
         for _ in 0..2 {
             destination.write(&source).expect("written");
         }

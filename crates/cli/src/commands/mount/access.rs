@@ -7,15 +7,15 @@ use crate::error::Failure;
 #[derive(clap::Args, Debug)]
 pub(super) struct AccessArgs {
     /// Allow other users to access the mount; always on for root, for others where /etc/fuse.conf allows it
-    #[arg(long)]
+    #[arg(long, help_heading = "Access")]
     pub(super) allow_other: bool,
 
     /// Forbid executing programs from the mount
-    #[arg(long)]
+    #[arg(long, help_heading = "Access")]
     pub(super) noexec: bool,
 
     /// SELinux context of all files, for instance system_u:object_r:httpd_sys_content_t:s0
-    #[arg(long, value_name = "CONTEXT")]
+    #[arg(long, value_name = "CONTEXT", help_heading = "Access")]
     context: Option<String>,
 
     #[arg(long, value_name = "CONTEXT", hide = true)]
@@ -27,10 +27,9 @@ pub(super) struct AccessArgs {
     #[arg(long, value_name = "CONTEXT", hide = true)]
     rootcontext: Option<String>,
 
-    /// Kernel file system to present the mount through, for images and fixed revisions of root: erofs (Linux 6.15,
-    /// default for images) keeps names, attributes and pages; overlay (default for revisions) answers ioctls in the
-    /// kernel; fuse is the only choice of other users
-    #[arg(long, value_name = "FILE SYSTEM", value_enum)]
+    /// Kernel file system to present images and fixed revisions of root through [default: erofs for images, from Linux
+    /// 6.15; overlay for revisions; fuse for other users]
+    #[arg(long, value_name = "FILE SYSTEM", value_enum, help_heading = "Access")]
     show_with: Option<FileSystem>,
 
     /// Source that `mount` and `df` show [default: the URL]

@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, short)]
     long: bool,
 
-    /// Print a JSON array
+    /// Print JSON
     #[arg(long)]
     json: bool,
 

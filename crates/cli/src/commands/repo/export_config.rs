@@ -44,7 +44,7 @@ pub(super) struct Args {
     #[arg(long)]
     dry_run: bool,
 
-    /// Print the result as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

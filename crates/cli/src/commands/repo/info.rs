@@ -42,7 +42,7 @@ pub(super) struct Args {
     #[arg(long)]
     online: bool,
 
-    /// Print a JSON object
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

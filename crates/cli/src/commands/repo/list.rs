@@ -23,7 +23,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     transactions: Option<PathBuf>,
 
-    /// Print a JSON array
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::{Failure, warn};
 use crate::machine::import::{self, Import, Scope, Unit};
 use crate::machine::setup::{Machine, Plan};
-use crate::output::{Output, tell};
+use crate::output::{Output, parse_duration, tell};
 use crate::settings::Settings;
 
 /// The user's consent to keys.
@@ -21,9 +21,9 @@ pub(super) struct Consent {
     #[arg(long, value_name = "SHA256", requires = "import", value_parser = fingerprint)]
     fingerprint: Vec<String>,
 
-    /// Seconds to wait for a server
-    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60.0)]
-    patience: f64,
+    /// Time to wait for a server
+    #[arg(long, hide = true, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    patience: Duration,
 }
 
 fn fingerprint(text: &str) -> Result<String, String> {
@@ -51,9 +51,7 @@ pub(super) struct Target<'a> {
 
 pub(super) fn run(given: &Given<'_>, target: &Target<'_>, settings: &Settings) -> Result<(), Failure> {
     let Given { source, names, consent, dry_run } = *given;
-    let patience = Duration::try_from_secs_f64(consent.patience)
-        .map_err(|_| Failure::usage("--patience takes a number of seconds"))?;
-    let tree = import::read(source, names, settings, patience)?;
+    let tree = import::read(source, names, settings, consent.patience)?;
     let import = Import::new(tree, names, settings)?;
     let items = import.units.iter().flat_map(|unit| unit.items(target.folder, source)).collect();
     let plan = Plan::new(target.machine, items)?;
