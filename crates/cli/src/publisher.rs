@@ -67,6 +67,24 @@ pub(crate) struct PublisherArgs {
     signer: Option<String>,
 }
 
+/// A repository of this publisher by its name, as most commands take it.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NamedArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) place: PublisherArgs,
+}
+
+impl NamedArgs {
+    /// Finds the repository.
+    pub(crate) fn place(&self, settings: &Settings) -> Result<Place, Failure> {
+        self.place.place(&self.name, settings)
+    }
+}
+
 /// A repository of this publisher, by name.
 pub(crate) struct Place {
     pub(crate) name: RepositoryName,

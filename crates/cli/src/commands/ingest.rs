@@ -8,7 +8,7 @@ use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};
 use crate::mounting::run_mounted::take_signals;
 use crate::process::limits::OpenFiles;
-use crate::publisher::{BranchArgs, HowArgs, Interrupt, PublisherArgs, now};
+use crate::publisher::{BranchArgs, HowArgs, Interrupt, NamedArgs, now};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -20,9 +20,8 @@ use crate::transaction::Transactions;
 /// Example: esker ingest sw.example.org gcc.tar.gz --to /gcc/14.2
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Tar archive, plain or compressed; - for standard input
     #[arg(value_name = "FILE")]
@@ -58,9 +57,6 @@ pub(crate) struct Args {
     transactions: Option<PathBuf>,
 
     #[command(flatten)]
-    place: PublisherArgs,
-
-    #[command(flatten)]
     how: HowArgs,
 
     #[command(flatten)]
@@ -89,7 +85,7 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         delete.extend(lines.map(<[u8]>::to_vec));
     }
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let how = &args.how;
     let repository = how.open(&place, &interrupt)?;
     let (archive, target) = (args.archive, args.to.clone().into_os_string().into_vec());

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::error::Failure;
 use crate::output::{Output, size};
 use crate::process::limits::OpenFiles;
-use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_operation, read_profile};
+use crate::publisher::{Interrupt, LockArgs, NamedArgs, Place, of_operation, read_profile};
 use crate::settings::Settings;
 
 /// Records and stores profiles of the files that programs read, for prefetching.
@@ -53,16 +53,12 @@ struct ShowArgs {
 /// Example: esker profile add sw.example.org tool.profile.json
 #[derive(clap::Args, Debug)]
 struct AddArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Profiles
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-
-    #[command(flatten)]
-    place: PublisherArgs,
 
     #[command(flatten)]
     lock: LockArgs,
@@ -73,12 +69,8 @@ struct AddArgs {
 /// Example: esker profile list sw.example.org
 #[derive(clap::Args, Debug)]
 struct ListArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
     #[command(flatten)]
-    place: PublisherArgs,
+    named: NamedArgs,
 
     #[command(flatten)]
     lock: LockArgs,
@@ -93,16 +85,12 @@ struct ListArgs {
 /// Example: esker profile remove sw.example.org tool
 #[derive(clap::Args, Debug)]
 struct RemoveArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Names of profiles, as `esker profile list` prints them
     #[arg(value_name = "PROFILE", required = true)]
     profiles: Vec<String>,
-
-    #[command(flatten)]
-    place: PublisherArgs,
 
     #[command(flatten)]
     lock: LockArgs,
@@ -170,7 +158,7 @@ fn as_json(name: &str, profile: &Profile, clusters: &[Cluster]) -> Value {
 fn add(args: &AddArgs, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     let profiles = args.files.iter().map(|file| read_profile(file)).collect::<Result<Vec<_>, _>>()?;
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let repository = place.open(args.lock, &interrupt, false)?;
     let mut out = Output::new();
     for profile in &profiles {
@@ -182,7 +170,7 @@ fn add(args: &AddArgs, settings: &Settings) -> Result<(), Failure> {
 
 fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let repository = place.open(args.lock, &interrupt, false)?;
     let failed = failed("can't list the profiles", &place);
     let stored = Profiles::of(&repository);
@@ -213,7 +201,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
 
 fn remove(args: &RemoveArgs, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let repository = place.open(args.lock, &interrupt, false)?;
     let mut out = Output::new();
     for name in &args.profiles {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use esker_publish::{Publish, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{BranchArgs, HowArgs, Interrupt, PublisherArgs, now};
+use crate::publisher::{BranchArgs, HowArgs, Interrupt, NamedArgs, now};
 use crate::settings::Settings;
 
 /// Publishes a folder: makes a repository, or a directory of it, equal to the folder.
@@ -15,9 +15,8 @@ use crate::settings::Settings;
 /// Example: esker publish sw.example.org /build/software --to /software
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Folder
     #[arg(value_name = "DIR")]
@@ -26,9 +25,6 @@ pub(crate) struct Args {
     /// Directory of the repository to make equal to the folder
     #[arg(long, value_name = "/PATH", default_value = "/")]
     to: PathBuf,
-
-    #[command(flatten)]
-    place: PublisherArgs,
 
     #[command(flatten)]
     how: HowArgs,
@@ -40,7 +36,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     use std::os::unix::ffi::OsStringExt as _;
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     if args.source.is_file() {
         let what = format!("{} was not published: {} is not a folder", place.name, args.source.display());
         return Err(Failure::failed(what).hint("name a folder; archives are for `esker ingest`"));

@@ -23,7 +23,7 @@ use serde_json::json;
 use crate::error::Failure;
 use crate::output::{Output, parse_duration, parse_size};
 use crate::publisher::{
-    BucketArgs, DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_operation, storage_of,
+    BucketArgs, DeflateArg, Interrupt, LockArgs, NamedArgs, PublisherArgs, now, of_operation, storage_of,
 };
 use crate::settings::Settings;
 
@@ -58,12 +58,8 @@ enum Command {
 /// Example: esker repo reindex sw.example.org
 #[derive(clap::Args, Debug)]
 struct ReindexArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
     #[command(flatten)]
-    place: PublisherArgs,
+    named: NamedArgs,
 
     #[command(flatten)]
     lock: LockArgs,
@@ -182,7 +178,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 
 fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let repository = place.open(args.lock, &interrupt, false)?;
     let Reindexed { objects, left_out } = esker_publish::reindex(&repository, threads, &interrupt.flag())

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{PublisherArgs, of_operation};
+use crate::publisher::{NamedArgs, of_operation};
 use crate::settings::Settings;
 
 /// Copies the keys of a repository into the keys folder, after checking that they match.
@@ -15,16 +15,12 @@ use crate::settings::Settings;
 /// Example: esker key import sw.example.org keys-for-clients
 #[derive(clap::Args, Debug)]
 pub(super) struct ImportArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Folder with NAME.pub, NAME.crt, NAME.key and NAME.masterkey; missing ones are left out
     #[arg(value_name = "DIR")]
     from: PathBuf,
-
-    #[command(flatten)]
-    place: PublisherArgs,
 
     /// Do not copy the master key
     #[arg(long)]
@@ -44,12 +40,8 @@ pub(super) struct ImportArgs {
 /// Example: esker key export sw.example.org --to keys-for-clients
 #[derive(clap::Args, Debug)]
 pub(super) struct ExportArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
     #[command(flatten)]
-    place: PublisherArgs,
+    named: NamedArgs,
 
     /// Folder to copy to
     #[arg(long, value_name = "DIR")]
@@ -73,17 +65,17 @@ pub(super) struct ExportArgs {
 }
 
 pub(super) fn import(args: &ImportArgs, settings: &Settings) -> Result<(), Failure> {
-    let place = args.place.place(&args.name, settings)?;
-    let from = args.place.keys_in(&args.from, &place.name, settings);
+    let place = args.named.place(settings)?;
+    let from = args.named.place.keys_in(&args.from, &place.name, settings);
     let which = KeyCopy { private: true, master: !args.no_master, encrypt: args.encrypt };
-    copy(&args.name, &place.keys, &from, which, args.json)
+    copy(&args.named.name, &place.keys, &from, which, args.json)
 }
 
 pub(super) fn export(args: &ExportArgs, settings: &Settings) -> Result<(), Failure> {
-    let place = args.place.place(&args.name, settings)?;
-    let to = args.place.keys_in(&args.to, &place.name, settings);
+    let place = args.named.place(settings)?;
+    let to = args.named.place.keys_in(&args.to, &place.name, settings);
     let which = KeyCopy { private: args.private, master: args.master, encrypt: args.encrypt };
-    copy(&args.name, &to, &place.keys, which, args.json)
+    copy(&args.named.name, &to, &place.keys, which, args.json)
 }
 
 fn copy(name: &str, to: &KeyFolder, from: &KeyFolder, which: KeyCopy, json: bool) -> Result<(), Failure> {

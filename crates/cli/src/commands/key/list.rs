@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::error::{Failure, chain, warn};
 use crate::output::Output;
-use crate::publisher::PublisherArgs;
+use crate::publisher::NamedArgs;
 use crate::settings::Settings;
 
 /// Lists the key files and the certificates of a repository.
@@ -12,12 +12,8 @@ use crate::settings::Settings;
 /// Example: esker key list sw.example.org
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
     #[command(flatten)]
-    place: PublisherArgs,
+    named: NamedArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -25,7 +21,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let files = place.keys.inventory();
     let certificates = match list_certificates(&place.root, &place.name, &place.keys) {
         Ok(certificates) => certificates,
@@ -36,7 +32,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     };
     let mut out = Output::new();
     if args.json {
-        out.json(&json!({ "repository": args.name, "files": files, "certificates": certificates }))?;
+        out.json(&json!({ "repository": args.named.name, "files": files, "certificates": certificates }))?;
         return out.finish();
     }
     for file in &files {
@@ -51,7 +47,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let mut facts =
             vec![if certificate.listed { "on the whitelist" } else { "not on the whitelist" }.to_owned()];
         facts.extend(certificate.signed_head.then(|| "signed the head".to_owned()));
-        facts.extend(certificate.file.map(|file| format!("{}.{file}", args.name)));
+        facts.extend(certificate.file.map(|file| format!("{}.{file}", args.named.name)));
         facts.extend(certificate.expires.map(|expires| format!("valid until {}", UnixTime(expires))));
         out.line(format!("{}  {}", certificate.fingerprint, facts.join(", ")))?;
     }

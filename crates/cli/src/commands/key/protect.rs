@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{PublisherArgs, of_operation};
+use crate::publisher::{NamedArgs, of_operation};
 use crate::settings::Settings;
 
 /// Protects the private keys in the keys folder with a passphrase, or removes the passphrase.
@@ -14,12 +14,8 @@ use crate::settings::Settings;
 /// Example: esker key encrypt sw.example.org --master
 #[derive(clap::Args, Debug)]
 pub(super) struct EncryptArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
     #[command(flatten)]
-    place: PublisherArgs,
+    named: NamedArgs,
 
     /// Protect the master key only
     #[arg(long)]
@@ -39,7 +35,7 @@ pub(super) struct EncryptArgs {
 }
 
 pub(super) fn encrypt(args: &EncryptArgs, settings: &Settings) -> Result<(), Failure> {
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let which = KeyCopy { private: !args.master, master: !args.publisher, encrypt: !args.remove };
     let changed = place
         .keys
@@ -47,7 +43,7 @@ pub(super) fn encrypt(args: &EncryptArgs, settings: &Settings) -> Result<(), Fai
         .map_err(|error| of_operation(&format!("the keys of {} were not changed", place.name), &error))?;
     let mut out = Output::new();
     if args.json {
-        out.json(&json!({ "repository": args.name, "encrypted": !args.remove, "changed": changed }))?;
+        out.json(&json!({ "repository": args.named.name, "encrypted": !args.remove, "changed": changed }))?;
         return out.finish();
     }
     let now = if args.remove { "needs no passphrase" } else { "needs the passphrase" };
@@ -68,16 +64,12 @@ pub(super) fn encrypt(args: &EncryptArgs, settings: &Settings) -> Result<(), Fai
 /// Example: esker key signer sw.example.org --master 'pkcs11-tool --sign --mechanism RSA-PKCS --id 01'
 #[derive(clap::Args, Debug)]
 pub(super) struct SignerArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Command
     #[arg(value_name = "CMD", required_unless_present = "remove", conflicts_with = "remove")]
     command: Option<String>,
-
-    #[command(flatten)]
-    place: PublisherArgs,
 
     /// Set the command for the master key instead of the publisher's key
     #[arg(long)]
@@ -89,7 +81,7 @@ pub(super) struct SignerArgs {
 }
 
 pub(super) fn signer(args: &SignerArgs, settings: &Settings) -> Result<(), Failure> {
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let path = place
         .keys
         .set_signer(args.master, args.command.as_deref())

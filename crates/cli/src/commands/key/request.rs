@@ -8,7 +8,7 @@ use esker_maintain::{SignAnswer, SignRequest};
 use super::revoke::{MasterArgs, fingerprint};
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, confirm, now, of_operation};
+use crate::publisher::{Interrupt, LockArgs, NamedArgs, PublisherArgs, confirm, now, of_operation};
 use crate::settings::Settings;
 
 /// Longest request or answer, in bytes.
@@ -21,12 +21,8 @@ const LENGTH_MAX: u64 = 1 << 18;
 /// Example: esker key request sw.example.org > request.txt
 #[derive(clap::Args, Debug)]
 pub(super) struct RequestArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
     #[command(flatten)]
-    place: PublisherArgs,
+    named: NamedArgs,
 
     /// Remove this certificate from the whitelist; may be repeated
     #[arg(long, value_name = "FINGERPRINT", value_parser = fingerprint)]
@@ -83,7 +79,7 @@ pub(super) struct ApplyArgs {
 }
 
 pub(super) fn request(args: &RequestArgs, settings: &Settings) -> Result<(), Failure> {
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let drop = args.drop.clone();
     let resign = MasterArgs { master_key: None, master_signer: None, whitelist_days: args.whitelist_days }
         .resign(drop);

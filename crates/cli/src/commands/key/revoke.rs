@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
+use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Options for the key that signs whitelists.
@@ -39,16 +39,12 @@ impl MasterArgs {
 /// Example: esker key revoke sw.example.org 58:C3:41:E0:97:9A:5C:C9:AB:02:80:AC:AC:CE:9B:36:4B:29:83:50
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Fingerprint of the certificate, as `esker key list` prints it
     #[arg(value_name = "FINGERPRINT", value_parser = fingerprint)]
     fingerprint: ContentHash,
-
-    #[command(flatten)]
-    place: PublisherArgs,
 
     #[command(flatten)]
     master: MasterArgs,
@@ -73,7 +69,7 @@ pub(super) fn fingerprint(text: &str) -> Result<ContentHash, String> {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let mut place = args.place.place(&args.name, settings)?;
+    let mut place = args.named.place(settings)?;
     place.keys = args.master.keys(place.keys);
     let resign = args.master.resign(vec![args.fingerprint]);
     let done = match args.dry_run {
@@ -87,7 +83,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let fingerprint = args.fingerprint.to_fingerprint();
     let mut out = Output::new();
     if args.json {
-        out.json(&json!({ "repository": args.name, "revoked": !args.dry_run, "whitelist": done }))?;
+        out.json(&json!({ "repository": args.named.name, "revoked": !args.dry_run, "whitelist": done }))?;
         return out.finish();
     }
     let is = if args.dry_run { "would no longer be" } else { "is no longer" };

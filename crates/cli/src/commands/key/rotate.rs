@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation, warn_of_key};
+use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation, warn_of_key};
 use crate::settings::Settings;
 
 /// Replaces the publisher's key and certificate in two steps, without an interruption for clients.
@@ -19,16 +19,12 @@ use crate::settings::Settings;
 /// Example: esker key rotate sw.example.org
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Remove the old certificate from the whitelist, and the old key; signs the head with the new key first
     #[arg(long)]
     finish: bool,
-
-    #[command(flatten)]
-    place: PublisherArgs,
 
     #[command(flatten)]
     master: super::revoke::MasterArgs,
@@ -59,7 +55,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let mut place = args.place.place(&args.name, settings)?;
+    let mut place = args.named.place(settings)?;
     place.keys = args.master.keys(place.keys);
     let rotate = Rotate {
         certificate_days: args.certificate_days,
@@ -75,7 +71,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         done.map_err(|error| of_operation(&format!("the key of {} was not rotated", place.name), &error))?;
     let mut out = Output::new();
     if args.json {
-        out.json(&json!({ "repository": args.name, "rotation": done }))?;
+        out.json(&json!({ "repository": args.named.name, "rotation": done }))?;
         return out.finish();
     }
     print(args, &done, &mut out)?;
@@ -89,7 +85,7 @@ fn token(args: &Args) -> Option<TokenKey> {
 }
 
 fn print(args: &Args, done: &Rotated, out: &mut Output) -> Result<(), Failure> {
-    let name = &args.name;
+    let name = &args.named.name;
     out.line(format!("new certificate  {}", done.new))?;
     done.old.iter().try_for_each(|old| out.line(format!("old certificate  {old}")))?;
     if done.signed_head {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use esker_publish::{CopyTree, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{HowArgs, Interrupt, NoSource, PublisherArgs, now};
+use crate::publisher::{HowArgs, Interrupt, NamedArgs, NoSource, now};
 use crate::settings::Settings;
 
 /// Copies a directory inside a repository without reading its content, and publishes the copy.
@@ -15,9 +15,8 @@ use crate::settings::Settings;
 /// Example: esker repo copy sw.example.org /gcc/14.2 /gcc/14.3
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Directory to copy
     #[arg(value_name = "/FROM")]
@@ -28,15 +27,12 @@ pub(super) struct Args {
     to: PathBuf,
 
     #[command(flatten)]
-    place: PublisherArgs,
-
-    #[command(flatten)]
     how: HowArgs<NoSource>,
 }
 
 pub(super) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let how = &args.how;
     let repository = how.open(&place, &interrupt)?;
     let [from, to] = [args.from, args.to].map(|path| path.into_os_string().into_vec());

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::error::{Failure, warn};
 use crate::output::Output;
-use crate::publisher::{PublisherArgs, of_operation};
+use crate::publisher::{NamedArgs, of_operation};
 use crate::settings::Settings;
 
 /// Writes `server.conf` and `client.conf`, with which `cvmfs_server` can manage the repository.
@@ -17,12 +17,8 @@ use crate::settings::Settings;
 /// Example: esker repo export-config sw.example.org --to conf --user builder
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
     #[command(flatten)]
-    place: PublisherArgs,
+    named: NamedArgs,
 
     /// Folder for the files [default: /etc/cvmfs/repositories.d/NAME]
     #[arg(long, value_name = "DIR")]
@@ -50,7 +46,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let failed =
         |error| of_operation(&format!("the configuration of {} was not written", place.name), &error);
     let spool = args.spool.clone().or_else(|| remembered_spool(&place.root));

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::error::{Failure, warn};
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
+use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Takes over a repository of `cvmfs_server`: its parameters become settings.
@@ -21,12 +21,8 @@ use crate::settings::Settings;
 /// Example: esker repo import sw.example.org --config conf/server.conf --dry-run
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
     #[command(flatten)]
-    place: PublisherArgs,
+    named: NamedArgs,
 
     /// Configuration of cvmfs_server [default: /etc/cvmfs/repositories.d/NAME/server.conf]
     #[arg(long, value_name = "FILE")]
@@ -46,13 +42,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let name = RepositoryName::parse(&args.name).map_err(|error| Failure::usage(error.to_string()))?;
+    let name = RepositoryName::parse(&args.named.name).map_err(|error| Failure::usage(error.to_string()))?;
     let failed = |error: TakeoverError| of_operation(&format!("{name} was not taken over"), &error);
     let usual = || settings.config_root.join(format!("etc/cvmfs/repositories.d/{name}/server.conf"));
     let conf = ServerConf::read(&args.config.clone().unwrap_or_else(usual))
         .map_err(|error| failed(error).hint("name the configuration with --config FILE"))?;
     let found = Found::new(args, &conf, &name, settings)?;
-    let keys = args.place.keys(&name, settings)?;
+    let keys = args.named.place.keys(&name, settings)?;
     let mut taken = Takeover::plan(&conf, &found.storage, &name, &keys, now()).map_err(failed)?;
     taken.told.warnings.extend(found.warnings);
     if !args.dry_run {
@@ -63,7 +59,9 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     }
     let mut out = Output::new();
     if args.json {
-        out.json(&json!({ "repository": args.name, "taken_over": !args.dry_run, "result": taken.told }))?;
+        out.json(
+            &json!({ "repository": args.named.name, "taken_over": !args.dry_run, "result": taken.told }),
+        )?;
         return out.finish();
     }
     let told = &taken.told;
@@ -122,14 +120,14 @@ impl Found {
             let storage = Storage::open(&root).map_err(|error| failed(error.into()))?;
             Ok(Self { storage, bucket: None, warnings: Vec::new() })
         };
-        if args.place.is_storage_given() {
-            return folder(args.place.place(&args.name, settings)?.root);
+        if args.named.place.is_storage_given() {
+            return folder(args.named.place(settings)?.root);
         }
         let bucket = match conf.storage().map_err(failed)? {
             Upstream::Folder(root) => return folder(root),
             Upstream::Bucket(bucket) => bucket,
         };
-        let root = Repository::locate(&args.place.storage_folder(settings)?, name);
+        let root = Repository::locate(&args.named.place.storage_folder(settings)?, name);
         if root.join(manifest::PATH).exists() {
             return Err(Failure::usage(format!("{name} is a repository in the folder {}", root.display()))
                 .hint("name another folder for the publisher's state with ESKER_STORAGE"));

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, confirm, of_operation};
+use crate::publisher::{Interrupt, LockArgs, NamedArgs, confirm, of_operation};
 use crate::settings::Settings;
 
 /// Removes a repository from this machine, with its keys.
@@ -14,12 +14,8 @@ use crate::settings::Settings;
 /// Example: esker repo remove sw.example.org --dry-run
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
     #[command(flatten)]
-    place: PublisherArgs,
+    named: NamedArgs,
 
     /// Keep the key files
     #[arg(long)]
@@ -47,7 +43,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let failed = |error| of_operation(&format!("{} was not removed", place.name), &error);
     let keys = Some(&place.keys).filter(|_| !args.keep_keys);
     let plan = Removal::plan(&place.root, &place.name, keys, !args.keep_storage).map_err(failed)?;

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
+use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Changes settings of a repository, or lists them.
@@ -13,9 +13,8 @@ use crate::settings::Settings;
 /// Example: esker repo set sw.example.org automatic_tags_for=30
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Settings to change
     #[arg(value_name = "KEY=VALUE", conflicts_with = "list")]
@@ -28,9 +27,6 @@ pub(super) struct Args {
     /// List all settings with their values and meanings
     #[arg(long)]
     list: bool,
-
-    #[command(flatten)]
-    place: PublisherArgs,
 
     #[command(flatten)]
     lock: LockArgs,
@@ -46,7 +42,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(&args.name, settings)?;
+    let place = args.named.place(settings)?;
     let failed = |error| of_operation(&format!("the settings of {} were not changed", place.name), &error);
     let mut values = Vec::new();
     for text in &args.values {
@@ -73,7 +69,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 fn report(args: &Args, done: &SettingsChanged) -> Result<(), Failure> {
     let mut out = Output::new();
     if args.json {
-        out.json(&json!({ "repository": args.name, "changed": !args.dry_run, "settings": done }))?;
+        out.json(&json!({ "repository": args.named.name, "changed": !args.dry_run, "settings": done }))?;
         return out.finish();
     }
     for setting in &done.changed {
@@ -90,11 +86,11 @@ fn report(args: &Args, done: &SettingsChanged) -> Result<(), Failure> {
 }
 
 fn list(args: &Args, root: &std::path::Path) -> Result<(), Failure> {
-    let failed = |error| of_operation(&format!("the settings of {} were not read", args.name), &error);
+    let failed = |error| of_operation(&format!("the settings of {} were not read", args.named.name), &error);
     let values = SettingsChange::list(root).map_err(failed)?;
     let mut out = Output::new();
     if args.json {
-        out.json(&json!({ "repository": args.name, "settings": values }))?;
+        out.json(&json!({ "repository": args.named.name, "settings": values }))?;
         return out.finish();
     }
     let pair = |name: &str, value: &Option<String>| format!("{name}={}", value.as_deref().unwrap_or("?"));
