@@ -7,53 +7,52 @@ use serde_json::Value;
 
 use super::{report, root, rows, text};
 
-/// Layer of each crate, and the crates that it may depend on.
+/// The crates in the order of their layers: the module to begin with, and the crates that each may depend on.
 const AGREED: &[(&str, &str, &str)] = &[
-    ("0", "format", ""),
-    ("0", "archive", ""),
-    ("0", "confine", ""),
-    ("0", "threads", ""),
-    ("0", "journal", ""),
-    ("0", "vfs", "threads"),
-    ("1", "store", "format, threads"),
-    ("1", "squashfs", "archive, threads, vfs"),
-    ("1", "erofs", "journal, vfs"),
-    ("1", "kernel-mount", "threads"),
-    ("2", "fuse", "journal, kernel-mount, threads, vfs"),
-    ("1", "oci", "archive"),
-    ("2", "prefetch", "format, store, threads, vfs"),
-    ("2", "object-storage", "format, store, threads"),
-    ("3", "run", "format, vfs, fuse, kernel-mount, oci"),
-    ("3", "cache-share", "format, store, object-storage, kernel-mount, threads"),
-    ("3", "repository", "format, store, object-storage"),
-    ("3", "view", "format, journal, store, vfs, prefetch"),
-    ("4", "server", "format, store, object-storage, repository, threads"),
-    ("4", "publish", "archive, format, store, repository"),
-    ("5", "maintain", "format, store, object-storage, repository, publish"),
-    ("4", "config", "format, store, cache-share, view, threads"),
+    ("format", "trust.rs", ""),
+    ("archive", "reader.rs", ""),
+    ("confine", "role.rs", ""),
+    ("threads", "pool.rs", ""),
+    ("journal", "lib.rs", ""),
+    ("vfs", "tree.rs", "threads"),
+    ("store", "objects.rs", "format, threads"),
+    ("kernel-mount", "lib.rs", "threads"),
+    ("oci", "image.rs", "archive"),
+    ("squashfs", "reader.rs", "archive, threads, vfs"),
+    ("erofs", "tree.rs", "journal, vfs"),
+    ("fuse", "session.rs", "journal, kernel-mount, threads, vfs"),
+    ("prefetch", "planner.rs", "format, store, threads, vfs"),
+    ("object-storage", "sink.rs", "format, store, threads"),
+    ("run", "container.rs", "format, fuse, kernel-mount, oci, vfs"),
+    ("cache-share", "shared_cache.rs", "format, kernel-mount, object-storage, store, threads"),
+    ("repository", "repository.rs", "format, object-storage, store"),
+    ("view", "view.rs", "format, journal, prefetch, store, vfs"),
+    ("server", "site.rs", "format, object-storage, repository, store, threads"),
+    ("publish", "publish.rs", "archive, format, repository, store"),
+    ("config", "load.rs", "cache-share, format, store, threads, view"),
+    ("maintain", "collect.rs", "format, object-storage, publish, repository, store"),
     (
-        "5",
         "node",
-        "format, store, object-storage, vfs, erofs, fuse, kernel-mount, prefetch, cache-share, view, config, confine, threads, \
-         journal",
+        "mounted.rs",
+        "cache-share, config, confine, erofs, format, fuse, journal, kernel-mount, object-storage, prefetch, store, threads, vfs, view",
     ),
     (
-        "6",
         "cli",
-        "format, vfs, store, object-storage, squashfs, fuse, kernel-mount, oci, prefetch, view, repository, publish, maintain, run, cache-share, config, confine, node, \
-         server, threads, journal",
+        "main.rs",
+        "cache-share, config, confine, format, fuse, journal, kernel-mount, maintain, node, object-storage, oci, prefetch, publish, repository, run, server, squashfs, store, threads, vfs, view",
     ),
-    (
-        "dev",
-        "testkit",
-        "format, vfs, store, squashfs, fuse, oci, view, repository, publish, maintain, run, node, server",
-    ),
-    (
-        "dev",
-        "bench",
-        "format, vfs, store, squashfs, fuse, kernel-mount, oci, view, repository, publish, maintain, run, node, server, testkit",
-    ),
+    ("testkit", "lib.rs", "format, store, vfs"),
+    ("bench", "lib.rs", "format, fuse, kernel-mount, server, store, testkit, vfs, view"),
 ];
+
+/// Crates that no part of the product depends on.
+const FOR_DEVELOPERS: [&str; 2] = ["testkit", "bench"];
+
+/// Returns the layer of an agreed crate: one above the highest of those that it may depend on.
+fn layer(name: &str) -> usize {
+    let (.., edges) = AGREED.iter().find(|(agreed, ..)| *agreed == name).expect("an agreed crate");
+    words(edges).into_iter().map(|edge| layer(edge) + 1).max().unwrap_or(0)
+}
 
 struct Package {
     name: String,
@@ -112,15 +111,18 @@ fn first_sentence(name: &str) -> String {
 /// Returns the table of crates as the manifests and the crates themselves give it.
 fn crate_table() -> String {
     let packages = packages();
-    let mut table = String::from("| Layer | Crate | What it does | Depends on |\n|---|---|---|---|\n");
-    for (layer, name, _) in AGREED {
+    let mut table =
+        String::from("| Layer | Crate | What it does | Begin with | Depends on |\n|---|---|---|---|---|\n");
+    for (name, module, _) in AGREED {
         let Some(package) = packages.iter().find(|package| short(&package.name) == *name) else { continue };
         let ours = package.dependencies.iter().filter(|(_, for_tests)| !for_tests);
         let mut edges: Vec<&str> = ours.filter_map(|(name, _)| name.strip_prefix("esker-")).collect();
         edges.sort_unstable();
         edges.dedup();
         let edges = if edges.is_empty() { "–".to_owned() } else { edges.join(", ") };
-        table.push_str(&format!("| {layer} | `{name}` | {} | {edges} |\n", first_sentence(name)));
+        let layer = if FOR_DEVELOPERS.contains(name) { "dev".to_owned() } else { layer(name).to_string() };
+        let sentence = first_sentence(name);
+        table.push_str(&format!("| {layer} | `{name}` | {sentence} | `{name}/{module}` | {edges} |\n"));
     }
     table
 }
@@ -128,22 +130,25 @@ fn crate_table() -> String {
 #[test]
 fn crates_depend_only_downwards_and_as_agreed() {
     let mut complaints = Vec::new();
-    let agreed = |name: &str| AGREED.iter().find(|(_, agreed, _)| *agreed == name);
+    let agreed = |name: &str| AGREED.iter().find(|(agreed, ..)| *agreed == name);
     for package in packages() {
         let name = short(&package.name);
-        let Some((layer, _, edges)) = agreed(name) else {
+        let Some((.., edges)) = agreed(name) else {
             complaints.push(format!("{name} is no agreed crate"));
             continue;
         };
         for (dependency, for_tests) in &package.dependencies {
             let Some(dependency) = dependency.strip_prefix("esker-") else { continue };
-            let is_dev_crate = agreed(dependency).is_some_and(|(layer, ..)| *layer == "dev");
-            let allowed = words(edges).contains(dependency) || (*for_tests && is_dev_crate);
+            let is_for_developers = FOR_DEVELOPERS.contains(&dependency);
+            let allowed = words(edges).contains(dependency) || (*for_tests && is_for_developers);
             if !allowed {
-                complaints.push(format!("{name} (layer {layer}) must not depend on {dependency}"));
+                complaints.push(format!("{name} must not depend on {dependency}"));
             }
         }
     }
+    let layers =
+        AGREED.iter().filter(|(name, ..)| !FOR_DEVELOPERS.contains(name)).map(|(name, ..)| layer(name));
+    assert!(layers.is_sorted(), "the crates are listed in the order of their layers");
     report("edges between crates", &complaints);
 }
 
