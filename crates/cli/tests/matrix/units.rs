@@ -116,8 +116,8 @@ fn systemd_mounts_a_repository_at_first_use() {
         "directory",
         "active",
         "fuse.esker rmd.test",
-        // A daemon and its supervisor.
-        "2",
+        // A daemon, its helper and its supervisor.
+        "3",
         "inactive",
         "0",
         "active",
