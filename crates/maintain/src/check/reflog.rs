@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest::{self, Manifest};
-use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_repository::{
     DATABASE_MAX, Disks, RepositoryError,
@@ -17,6 +16,7 @@ use esker_repository::{
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::CheckPlace;
 use super::target::Target;
+use crate::reflog::unlisted;
 
 /// Returns true if a publisher may be between the reflog and the head.
 fn is_being_replaced(place: &CheckPlace) -> bool {
@@ -109,17 +109,9 @@ pub(super) fn check(
     if *reflog.name() != place.name {
         fault(FindingKind::ReflogName, format!("the reflog is of `{}`", reflog.name()));
     }
-    let named = [
-        (Some(head.root_catalog), ObjectKind::Catalog),
-        (head.certificate, ObjectKind::Certificate),
-        (head.history, ObjectKind::History),
-        (head.metainfo, ObjectKind::Metainfo),
-    ];
-    for name in named.into_iter().filter_map(|(hash, kind)| Some(ObjectName::new(hash?, kind))) {
-        if reflog.references().iter().all(|listed| listed.object != name) {
-            let detail = format!("the reflog does not list the {} of the head", name.kind);
-            findings.add(Finding::new(FindingKind::ReflogIncomplete, detail).object(name));
-        }
+    for name in unlisted(&reflog, head) {
+        let detail = format!("the reflog does not list the {} of the head", name.kind);
+        findings.add(Finding::new(FindingKind::ReflogIncomplete, detail).object(name));
     }
     Ok(())
 }

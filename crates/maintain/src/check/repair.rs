@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest::{self, Manifest};
-use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::object::ObjectName;
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_format::trust::ClaimedHead;
@@ -32,6 +32,7 @@ use super::mirror::Mirror;
 use super::options::{Check, CheckPlace, CheckReport};
 use super::target::Target;
 use crate::hash_lists::HashLists;
+use crate::reflog::unlisted;
 
 /// Catalogs that are nested deeper than this are not repaired in one run: each round finds the next level.
 const ROUNDS_MAX: usize = 256;
@@ -398,15 +399,7 @@ fn signed_files_are_bad(findings: &[Finding]) -> (bool, bool) {
 
 /// Adds the objects of the head that the reflog does not list.
 fn complete(draft: &mut ReflogDraft, known: &Reflog, head: &Manifest, now: UnixTime) {
-    let named = [
-        (Some(head.root_catalog), ObjectKind::Catalog),
-        (head.certificate, ObjectKind::Certificate),
-        (head.history, ObjectKind::History),
-        (head.metainfo, ObjectKind::Metainfo),
-    ];
-    for name in named.into_iter().filter_map(|(hash, kind)| Some(ObjectName::new(hash?, kind))) {
-        if known.references().iter().all(|listed| listed.object != name) {
-            draft.add(name, now);
-        }
+    for name in unlisted(known, head) {
+        draft.add(name, now);
     }
 }

@@ -56,6 +56,22 @@ pub struct Rotated {
     pub finished: bool,
 }
 
+impl Rotated {
+    /// Records the outcome of signing the whitelist, which needs another machine if the master key is there.
+    fn record(&mut self, signing: Result<Resigned, KeysError>, keys: &KeyFolder) -> Result<(), KeysError> {
+        match signing {
+            Ok(resigned) => self.whitelist = Some(resigned),
+            Err(KeysError::Repository(RepositoryError::NoKey { path, .. }))
+                if path == keys.master_key_file() =>
+            {
+                self.needs_signature = true;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
 impl Rotate {
     /// Makes a new key and puts it to use, as far as this is possible here.
     pub fn start(
@@ -102,15 +118,9 @@ impl Rotate {
             finished: false,
         };
         if !signed.lists(name, &next)? {
-            match self.resign.run_on(disks, root, name, keys, now) {
-                Ok(resigned) => told.whitelist = Some(resigned),
-                Err(KeysError::Repository(RepositoryError::NoKey { path, .. }))
-                    if path == keys.master_key_file() =>
-                {
-                    told.needs_signature = true;
-                    return Ok(told);
-                }
-                Err(error) => return Err(error),
+            told.record(self.resign.run_on(disks, root, name, keys, now), keys)?;
+            if told.needs_signature {
+                return Ok(told);
             }
         }
         // A publish must not begin with the one key and end with the other.
@@ -154,15 +164,9 @@ impl Rotate {
         };
         if !listed.is_empty() {
             let resign = Resign { drop: listed, ..self.resign.clone() };
-            match resign.run(root, name, keys, now) {
-                Ok(resigned) => told.whitelist = Some(resigned),
-                Err(KeysError::Repository(RepositoryError::NoKey { path, .. }))
-                    if path == keys.master_key_file() =>
-                {
-                    told.needs_signature = true;
-                    return Ok(told);
-                }
-                Err(error) => return Err(error),
+            told.record(resign.run(root, name, keys, now), keys)?;
+            if told.needs_signature {
+                return Ok(told);
             }
         }
         keys.remove_old(&disks)?;
