@@ -73,7 +73,7 @@ impl ElfFiles {
     }
 
     /// Handles a miss in a file that consists of chunks; returns it with the chunks if the file is no library or
-    /// executable, or a bundle tells what is read of it.
+    /// executable, or if a bundle names the chunks that programs read.
     fn chunk_missed<C>(&mut self, mut read: Read, context: &mut Context<'_, C>) -> Option<Read> {
         let (key, node) = (read.file.node.key, &read.file.node);
         let compression = read.file.compression?;

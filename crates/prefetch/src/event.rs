@@ -90,7 +90,7 @@ impl Read {
         self.source == Source::Server { expected: false }
     }
 
-    /// Returns the path of a small file whose surroundings tell what is read next.
+    /// Returns the path of a small file, if its neighbours are likely to be read next.
     pub(crate) fn small_file(&self) -> Option<&[u8]> {
         let is_small = !self.file.is_chunked && !self.file.is_trigger && !self.is_guided;
         self.file.path.as_deref().filter(|_| is_small)

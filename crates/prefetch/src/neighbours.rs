@@ -112,7 +112,7 @@ impl Neighbours {
     fn queue_around<C>(&mut self, around: Around, context: &mut Context<'_, C>) {
         let Around { path, was_missed, is_among_modules, tries } = around;
         let files = if is_among_modules && !context.world.is_far() {
-            // The modules around tell most of what is read there, and a miss takes less than the other candidates
+            // The imports of the modules around predict most reads there, and a miss takes less than the other candidates
             // would.
             self.beside(context.world, &path)
         } else if was_missed {

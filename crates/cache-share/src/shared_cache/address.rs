@@ -261,7 +261,7 @@ mod tests {
         let names: Vec<_> = std::fs::read_dir(folder.path()).expect("the folder").flatten().collect();
         assert_eq!(names.iter().map(std::fs::DirEntry::file_name).collect::<Vec<_>>(), [NAME]);
         drop(listening);
-        assert!(make(CacheSocket::ToWriter).is_err(), "nobody listens");
+        assert!(make(CacheSocket::ToWriter).is_err(), "no process listens");
         let broker = BrokerAddress { socket: folder.path().join(NAME), trusted: vec![], is_named: true };
         make(CacheSocket::Listening).map(drop).expect("the dead socket is replaced");
         assert_eq!(make(CacheSocket::ToBroker).expect_err("no broker").kind(), io::ErrorKind::NotFound);
