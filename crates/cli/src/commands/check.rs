@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     place: PublisherArgs,
 
-    /// Public key of the owner [default: NAME.pub in the keys folder]
+    /// Public key of the owner [default: that which a replica was made with, else NAME.pub in the keys folder]
     #[arg(long, value_name = "FILE")]
     public_key: Option<PathBuf>,
 
@@ -224,12 +224,12 @@ fn place(args: &Args, settings: &Settings) -> Result<(Place, Option<MasterKeys>)
     Ok((place, keys))
 }
 
-/// Returns the public keys that are named or in the keys folder.
+/// Returns the public keys that are named, those that a replica was made with, or those in the keys folder.
 fn public_keys(place: &Place, args: &Args) -> Result<Option<MasterKeys>, Failure> {
     let Some(file) = &args.public_key else {
-        let own = place.keys.public_key_file().exists().then(|| place.keys.public().ok()).flatten();
-        let copied = || replica(place, None).ok().flatten()?.master_keys().ok();
-        return Ok(own.or_else(copied));
+        let own = || place.keys.public_key_file().exists().then(|| place.keys.public().ok()).flatten();
+        let copied = replica(place, None).ok().flatten().and_then(|replica| replica.master_keys().ok());
+        return Ok(copied.or_else(own));
     };
     let text = std::fs::read(file).context(Kind::Usage, "can't read the public key")?;
     MasterKeys::parse(&text).context(Kind::Usage, "can't use the public key").map(Some)

@@ -147,8 +147,14 @@ fn a_replica_is_described_checked_and_collected_without_keys() {
     let mirror = Mirror::serve(workshop.home("storage"));
     replicated(&workshop, &mirror.url(NAME), "copy", &["--revisions", "0"]);
     let copy = workshop.home("copy");
+    let keys = workshop.home("others");
+    // A key of another repository under the name of this one does not matter: the replica has its own.
+    let (foreign, named) = (workshop.world.path("key.pub"), format!("{keys}/{NAME}.pub"));
+    workshop.world.person.does(|| {
+        fs::create_dir(&keys).expect("a folder");
+        fs::copy(&foreign, &named).expect("a key");
+    });
     let run = |arguments: &[&str]| {
-        let keys = workshop.home("none");
         let line = [arguments, &["--storage", &copy, "--keys", &keys]].concat();
         workshop.world.esker(&line).output().expect("running esker")
     };

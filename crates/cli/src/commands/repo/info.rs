@@ -29,8 +29,8 @@ pub(super) struct Args {
     #[command(flatten)]
     publisher: PublisherArgs,
 
-    /// Master public key or a folder of them, to verify the signatures with [default: NAME.pub in the keys folder, else
-    /// /etc/cvmfs/keys]
+    /// Master public key or a folder of them, to verify the signatures with [default: those that a replica was made with,
+    /// NAME.pub in the keys folder, else /etc/cvmfs/keys]
     #[arg(long, value_name = "FILE|DIR")]
     public_key: Vec<PathBuf>,
 
@@ -89,12 +89,13 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
     }
     let folder = name.as_ref().and_then(|name| args.publisher.keys(name, settings).ok());
     let (own, mut refused) = own_certificate(folder.as_ref());
-    let (mut keys, unread) = keys(args, name.as_ref(), folder.as_ref(), settings);
+    // A replica is verified with the keys that it was made with, whatever keys this machine has.
+    let replica = ReplicaState::read(&root).ok().flatten().filter(|_| args.public_key.is_empty());
+    let (keys, unread) = match replica.and_then(|replica| replica.master_keys().ok()) {
+        Some(keys) => (Some(keys), Vec::new()),
+        None => keys(args, name.as_ref(), folder.as_ref(), settings),
+    };
     refused.extend(unread);
-    if keys.is_none() && args.public_key.is_empty() {
-        let replica = ReplicaState::read(&root).ok().flatten();
-        keys = replica.and_then(|replica| replica.master_keys().ok());
-    }
     let storage = Storage::open(&root).map_err(|error| of_operation("can't open the storage", &error))?;
     let place = storage.describe();
     let context = InfoContext { place, name: name.clone(), keys, own, now: now() };
