@@ -123,7 +123,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .iter()
             .zip(answers)
             .filter_map(|(one, mount)| {
-                Some(Shown { user: None, held_elsewhere: holders.of(&one.entry), mount: mount? })
+                Some(Shown { user: None, held_elsewhere: holders.of(&one.entry, one.alive), mount: mount? })
             })
             .collect();
         shown.extend(own.iter().map(|line| Shown::at_its_place(None, unregistered(line))));

@@ -434,8 +434,8 @@ fn a_mount_that_another_namespace_keeps_frees_its_place() {
         }
         drop(keeper);
         wait_until_gone(daemon);
-        let said = words(&world.esker(&["status"]).output().expect("esker"));
-        assert!(!said.contains("mount namespace"), "{said}");
+        let said = words(&world.esker(&["status"]).arg(world.mountpoint()).output().expect("esker"));
+        assert!(said.contains("full.test") && !said.contains("held"), "{said}");
         again.does(|| fs::read(again.path("data/hex.txt"))).expect("reading");
     }
 }

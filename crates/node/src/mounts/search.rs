@@ -18,10 +18,12 @@ impl HolderSearch {
         Self { here: all().unwrap_or_default(), scan: OnceLock::new() }
     }
 
-    /// Returns the namespaces that hold a mount; `None` if it is at its place here, or in the namespace of its daemon.
-    pub fn of(&self, entry: &Entry) -> Option<Vec<Holder>> {
-        // A command's mount is at no path of the host, and one that is being made has no device yet.
-        if entry.command.is_some() || (entry.device.is_none() && !entry.departed) {
+    /// Returns the namespaces that hold a mount; `None` if it is at its place here, or in the namespace of its daemon, or if
+    /// its daemon was killed.
+    pub fn of(&self, entry: &Entry, alive: bool) -> Option<Vec<Holder>> {
+        // The device number of a killed daemon's mount may be another mount's by now. A command's mount is at no path of
+        // the host, and one that is being made has no device yet.
+        if !alive || entry.command.is_some() || (entry.device.is_none() && !entry.departed) {
             return None;
         }
         let is_it =

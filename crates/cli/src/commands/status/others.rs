@@ -64,7 +64,7 @@ fn shown(one: &UserMount, answer: Result<Response, String>, holders: &HolderSear
         Ok(_) => Mount::Silent { mountpoint, repository, url, pid, reason: "it misunderstood".into() },
         Err(reason) => Mount::Silent { mountpoint, repository, url, pid, reason: plain(&reason) },
     };
-    let held_elsewhere = one.alive.then(|| holders.of(entry)).flatten();
+    let held_elsewhere = holders.of(entry, one.alive);
     Some(Shown { user: Some(one.user), held_elsewhere, mount })
 }
 

@@ -96,7 +96,7 @@ fn own(one: &Registered, holders: &HolderSearch) -> Vec<Finding> {
 /// Reports the namespaces that hold a mount whose place is gone here.
 fn of_holders(one: &Registered, holders: &HolderSearch) -> Vec<Finding> {
     let place = one.entry.mountpoint.display().to_string();
-    let Some(holders) = holders.of(&one.entry) else { return Vec::new() };
+    let Some(holders) = holders.of(&one.entry, one.alive) else { return Vec::new() };
     let finding = |found: &str, mend: String| {
         let found =
             format!("it is unmounted here, but its daemon (process {}) goes on: {found}", one.entry.pid);
