@@ -118,7 +118,7 @@ impl Problem {
                 format!("add a line `{name}=\"${name}\"` behind the one that sources the file")
             }
             ProblemKind::BadToml { .. } => "write lines like `http_proxy = \"http://proxy:3128\"`".into(),
-            ProblemKind::Endless => "write it without loops, or source fewer files".into(),
+            ProblemKind::Endless => "source fewer files, and none from itself".into(),
             ProblemKind::ReadOnly { name } => format!("remove the line: {name} is set where it was made read-only"),
             ProblemKind::Protected { .. } => {
                 "set CVMFS_CONFIG_REPOSITORY in /etc/cvmfs/default.d/NAME.conf, which is read before it is used".into()

@@ -1,10 +1,10 @@
 //! Evaluates configuration files, which are shell scripts, without a shell.
 //!
-//! Assignments, quotes, expansions, `export` and its like, `if`, `case`, loops, functions, tests, pipelines, and
-//! sourced files mean what they mean to `/bin/sh`; the programs that such files use to look at local files and at the
-//! machine (`grep`, `sed`, `cut`, `hostname`, …) are emulated. Nothing is ever executed: a statement that needs it is
-//! reported once for each file, with its line and the names that stay unset because of it. Every evaluation is
-//! bounded: depth, steps, length of values, bytes of all values, total work.
+//! Assignments, quotes, expansions, `export`, `readonly`, `if`, `case`, tests, and sourced files mean what they mean to
+//! `/bin/sh`; the programs that such files use to look at local files and at the machine (`grep`, `cat`, `uname`,
+//! `hostname`, `id`) are emulated. Nothing is ever executed: any other statement is reported once for each file, with
+//! its line and the names that have no value because of it. Every evaluation is bounded: depth, steps, length of values,
+//! bytes of all values, total work.
 
 mod arithmetic;
 mod commands;
@@ -12,7 +12,6 @@ mod condition;
 mod expand;
 mod parse;
 mod programs;
-mod regexp;
 mod run;
 mod syntax;
 #[cfg(test)]
@@ -22,14 +21,13 @@ mod words;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use super::files::{FILE_MAX, Files};
 use super::problem::{Problem, ProblemKind, SourceLine};
 use expand::{Expanded, Obstacle};
-use run::{Input, Status};
-use syntax::Statement;
+use run::Status;
+use syntax::{Statement, assigned};
 
 /// Maximum length of a value; a proxy list of a large site has some thousand bytes.
 const VALUE_MAX: usize = 64 * 1024;
@@ -40,7 +38,7 @@ const DEPTH_MAX: u32 = 8;
 /// Maximum number of problems reported for one load.
 const PROBLEMS_MAX: usize = 200;
 
-/// Longest input or output of a program in bytes; `/proc/cpuinfo` of a large machine has 500 KiB.
+/// Longest output of commands in bytes, and longest file that a program reads.
 const INPUT_MAX: usize = 1024 * 1024;
 /// Bytes of all values.
 const HELD_MAX: usize = 4 * 1024 * 1024;
@@ -124,12 +122,6 @@ pub(super) struct Shell<'a> {
     pub(super) changed: Vec<String>,
     /// Names that only sourced files have changed.
     changed_below: Vec<String>,
-    functions: BTreeMap<String, Rc<Statement>>,
-    /// `$1`, `$2`, …: the positional parameters.
-    arguments: Vec<String>,
-    /// Former values of `local` variables, for each active function.
-    locals: Vec<Vec<(String, Option<Variable>)>>,
-    input: Option<Input>,
     /// Captured output; `None` where it is discarded.
     output: Option<String>,
     /// `$?`: the last exit status.
@@ -163,10 +155,6 @@ impl<'a> Shell<'a> {
             problems: Vec::new(),
             changed: Vec::new(),
             changed_below: Vec::new(),
-            functions: BTreeMap::new(),
-            arguments: Vec::new(),
-            locals: Vec::new(),
-            input: None,
             output: None,
             last: 0,
             substituted: None,
@@ -189,10 +177,7 @@ impl<'a> Shell<'a> {
     pub(super) fn file(&mut self, path: &Path, bytes: &[u8]) -> Vec<String> {
         self.changed.clear();
         self.changed_below.clear();
-        self.functions.clear();
-        self.arguments.clear();
-        self.locals.clear();
-        (self.input, self.output, self.last, self.tainted) = (None, None, 0, None);
+        (self.output, self.last, self.tainted) = (None, 0, None);
         // Each file has its own budget, so that an expensive file of a configuration repository doesn't affect the
         // next.
         (self.steps, self.work) = (STEPS_MAX, WORK_MAX);
@@ -207,7 +192,7 @@ impl<'a> Shell<'a> {
         for variable in self.variables.values_mut() {
             variable.read_only = false;
         }
-        let own = Self::own_names(&statements.0);
+        let own = assigned(&statements.0);
         let mut gone = std::mem::take(&mut self.changed_below);
         gone.retain(|name| !self.changed.contains(name));
         let (taken, gone): (Vec<_>, Vec<_>) = gone.into_iter().partition(|name| own.contains(name));
@@ -257,7 +242,7 @@ impl<'a> Shell<'a> {
             }
         };
         if let Err(obstacle) = self.charge(bytes.len()) {
-            return Ok(self.left_out(obstacle, &[]));
+            return Ok(self.left_out(obstacle, []));
         }
         let outer = std::mem::replace(&mut self.path, Arc::from(full));
         self.depth += 1;
@@ -269,7 +254,7 @@ impl<'a> Shell<'a> {
         self.depth -= 1;
         self.path = outer;
         match outcome {
-            // A `return` in there ends only that file.
+            // A `return` ends only the sourced file.
             Err(run::Stop::Return) => Ok(Status::Known(self.last)),
             outcome => outcome,
         }
@@ -346,13 +331,13 @@ impl<'a> Shell<'a> {
             let kind = ProblemKind::NotEvaluated { what: obstacle.what, names: Vec::new() };
             self.report(line, kind)
         });
-        if let Some(ProblemKind::NotEvaluated { names: known, .. }) =
-            at.and_then(|at| self.problems.get_mut(at)).map(|problem| &mut problem.kind)
-        {
-            for name in names {
-                if !known.contains(&name) {
-                    known.push(name);
-                }
+        for name in names {
+            self.forget(&name, line, at);
+            if let Some(ProblemKind::NotEvaluated { names: known, .. }) =
+                at.and_then(|at| self.problems.get_mut(at)).map(|problem| &mut problem.kind)
+                && !known.contains(&name)
+            {
+                known.push(name);
             }
         }
         self.unknown = Some(at.unwrap_or(usize::MAX));
@@ -364,12 +349,23 @@ impl<'a> Shell<'a> {
         Some(SourceLine { path: self.path.clone(), line })
     }
 
-    fn set(&mut self, name: &str, value: Option<String>, line: u32) {
+    /// Leaves a variable without a value, rather than with an old one.
+    fn forget(&mut self, name: &str, line: u32, cause: Option<usize>) {
+        if self.variables.get(name).is_none_or(|variable| !variable.read_only) {
+            let variable = Variable { value: None, place: self.place(line), read_only: false, cause };
+            let fits = self.held + size(name, Some(&variable)) <= HELD_MAX;
+            self.restore(name, Some(variable).filter(|_| fits));
+            self.note(name);
+        }
+    }
+
+    fn set(&mut self, name: &str, value: String, line: u32) {
         if self.variables.get(name).is_some_and(|variable| variable.read_only) {
             self.report(line, ProblemKind::ReadOnly { name: name.to_owned() });
             return;
         }
-        let variable = Variable { value, place: self.place(line), read_only: false, cause: None };
+        let variable =
+            Variable { value: Some(value), place: self.place(line), read_only: false, cause: None };
         let size = size(name, Some(&variable)).saturating_sub(size(name, self.variables.get(name)));
         if self.held + size > HELD_MAX {
             self.not_evaluated(

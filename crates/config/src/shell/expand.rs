@@ -24,8 +24,6 @@ pub(super) type Expanded<T> = Result<T, Obstacle>;
 pub(super) struct Fragment {
     text: String,
     quoted: bool,
-    /// True if a field ends after the fragment, as between the parameters of `"$@"`.
-    ends: bool,
 }
 
 /// Positions in which `~` stands for a home.
@@ -38,14 +36,11 @@ enum Tilde {
     Value,
 }
 
-/// Maximum number of folders that a file name pattern searches.
-const FOLDERS_MAX: usize = 100;
-
 impl Shell<'_> {
     /// Returns the value of an assignment: never split.
     pub(super) fn value_of(&mut self, word: &Word) -> Expanded<String> {
         let fragments = self.fragments(word, Tilde::Value)?;
-        Ok(joined(&fragments))
+        Ok(fragments.into_iter().map(|fragment| fragment.text).collect())
     }
 
     /// Converts a word to a pattern.
@@ -59,69 +54,13 @@ impl Shell<'_> {
         let mut fields = Vec::new();
         for word in words {
             let fragments = self.fragments(word, Tilde::Word)?;
-            let separators = self.separators();
-            for field in split(fragments, &separators) {
-                match is_pattern(&field) {
-                    true => self.matching(&field, &mut fields)?,
-                    false => fields.push(field.into_iter().map(|(text, _)| text).collect()),
-                }
+            if is_pattern(&fragments) {
+                let text: String = fragments.into_iter().map(|fragment| fragment.text).collect();
+                return Err(Obstacle::new(format!("the file name pattern `{text}`")));
             }
+            fields.append(&mut split(&fragments));
         }
         Ok(fields)
-    }
-
-    /// Returns `$IFS`.
-    pub(super) fn separators(&self) -> String {
-        let variable = self.variables.get("IFS").filter(|it| it.place.is_some());
-        variable.and_then(|it| it.value.clone()).unwrap_or_else(|| " \t\n".to_owned())
-    }
-
-    /// Adds the paths that match a file name pattern, or the pattern itself if none does.
-    fn matching(&mut self, field: &[(String, bool)], fields: &mut Vec<String>) -> Expanded<()> {
-        let mut parts: Vec<Vec<(String, bool)>> = vec![Vec::new()];
-        for (text, quoted) in field {
-            for (at, part) in text.split('/').enumerate() {
-                if at > 0 {
-                    parts.push(Vec::new());
-                }
-                if let Some(last) = parts.last_mut() {
-                    last.push((part.to_owned(), *quoted));
-                }
-            }
-        }
-        let count = parts.len();
-        let mut found = vec![String::new()];
-        for (at, part) in parts.into_iter().enumerate() {
-            let slash = if at + 1 < count { "/" } else { "" };
-            if !is_pattern(&part) {
-                let text: String = part.into_iter().map(|(text, _)| text).collect();
-                found.iter_mut().for_each(|path| path.push_str(&format!("{text}{slash}")));
-                continue;
-            }
-            if found.len() > FOLDERS_MAX {
-                return Err(Obstacle::new("a file name pattern over so many folders"));
-            }
-            let dots = part.iter().map(|(text, _)| text.as_str()).collect::<String>().starts_with('.');
-            let pattern = glob(part.iter().map(|(text, quoted)| (text.as_str(), *quoted)));
-            let mut longer = Vec::new();
-            for path in &found {
-                self.charge(64 * 1024)?;
-                let names = self.files.names(&self.folder.join(path)).unwrap_or_default();
-                let fits = |name: &String| {
-                    (dots || !name.starts_with('.')) && pattern.fits(&name.chars().collect::<Vec<_>>())
-                };
-                longer.extend(
-                    names.iter().filter(|name| fits(name)).map(|name| format!("{path}{name}{slash}")),
-                );
-            }
-            found = longer;
-        }
-        found.retain(|path| self.files.probe(&self.folder.join(path), crate::files::Probe::Exists));
-        if found.is_empty() {
-            found.push(field.iter().map(|(text, _)| text.as_str()).collect());
-        }
-        fields.append(&mut found);
-        Ok(())
     }
 
     fn fragments(&mut self, word: &Word, tilde: Tilde) -> Expanded<Vec<Fragment>> {
@@ -132,19 +71,10 @@ impl Shell<'_> {
             match piece {
                 Piece::Text { text, quoted: false } if tilde != Tilde::Nowhere => {
                     let text = self.with_homes(text, at == 0, tilde)?;
-                    fragments.push(Fragment { text, quoted: false, ends: false });
+                    fragments.push(Fragment { text, quoted: false });
                 }
                 Piece::Text { text, quoted } => {
-                    fragments.push(Fragment { text: text.clone(), quoted: *quoted, ends: false });
-                }
-                Piece::Parameter { name, change: Change::None, quoted } if name == "@" => {
-                    let count = self.arguments.len();
-                    let all = self.arguments.iter().enumerate();
-                    fragments.extend(all.map(|(at, argument)| Fragment {
-                        text: argument.clone(),
-                        quoted: *quoted,
-                        ends: at + 1 < count,
-                    }));
+                    fragments.push(Fragment { text: text.clone(), quoted: *quoted });
                 }
                 Piece::Parameter { name, change, quoted: false }
                     if let Some(word) = self.alternative(name, change)? =>
@@ -154,16 +84,16 @@ impl Shell<'_> {
                 }
                 Piece::Parameter { name, change, quoted } => {
                     let text = self.parameter(name, change)?;
-                    fragments.push(Fragment { text, quoted: *quoted, ends: false });
+                    fragments.push(Fragment { text, quoted: *quoted });
                 }
                 Piece::Command { body, quoted } => {
                     let text = self.output_of(body)?.trim_end_matches('\n').to_owned();
-                    fragments.push(Fragment { text, quoted: *quoted, ends: false });
+                    fragments.push(Fragment { text, quoted: *quoted });
                 }
                 Piece::Arithmetic { term } => {
                     let text = self.value_of(term)?;
                     let value = self.arithmetic(&text)?.to_string();
-                    fragments.push(Fragment { text: value, quoted: true, ends: false });
+                    fragments.push(Fragment { text: value, quoted: true });
                 }
                 Piece::Beyond(what) => return Err(Obstacle::new(what.clone())),
             }
@@ -232,7 +162,7 @@ impl Shell<'_> {
                     (_, Some(value)) => value,
                     ('=', None) => {
                         let value = self.value_of(word)?;
-                        self.set(name, Some(value.clone()), self.line);
+                        self.set(name, value.clone(), self.line);
                         value
                     }
                     ('?', None) => {
@@ -247,17 +177,14 @@ impl Shell<'_> {
 
     /// Returns the value of a variable or special parameter, if it has one.
     pub(super) fn get(&self, name: &str) -> Expanded<Option<String>> {
-        let argument = |number: usize| number.checked_sub(1).and_then(|at| self.arguments.get(at));
         match name {
-            "#" => return Ok(Some(self.arguments.len().to_string())),
+            // There are no positional parameters.
+            "#" => return Ok(Some("0".to_owned())),
+            "@" | "*" => return Ok(None),
             "?" => return Ok(Some(self.last.to_string())),
             "$" => return Ok(Some(self.machine.process.to_string())),
-            "@" | "*" => return Ok(Some(self.arguments.join(" ")).filter(|text| !text.is_empty())),
             "0" => return Ok(Some("sh".to_owned())),
             _ => {}
-        }
-        if name.starts_with(|c: char| c.is_ascii_digit()) {
-            return Ok(name.parse().ok().and_then(argument).cloned());
         }
         match self.variables.get(name) {
             None => Ok(None),
@@ -292,68 +219,31 @@ fn cut(pattern: &Glob<char>, text: &str, operator: char, longest: bool) -> Strin
     }
 }
 
-fn joined(fragments: &[Fragment]) -> String {
-    let mut text = String::new();
-    for fragment in fragments {
-        text.push_str(&fragment.text);
-        if fragment.ends {
-            text.push(' ');
-        }
-    }
-    text
-}
-
-fn is_pattern(field: &[(String, bool)]) -> bool {
-    let text: String = field.iter().filter(|(_, quoted)| !quoted).map(|(text, _)| text.as_str()).collect();
+/// Returns true if an unquoted part has a character of file name patterns.
+fn is_pattern(fragments: &[Fragment]) -> bool {
+    let unquoted = fragments.iter().filter(|fragment| !fragment.quoted);
+    let text: String = unquoted.map(|fragment| fragment.text.as_str()).collect();
     text.contains(['*', '?']) || text.find('[').is_some_and(|at| text[at..].contains(']'))
 }
 
-/// Collects the fields of a word.
-struct Fields {
-    done: Vec<Vec<(String, bool)>>,
-    open: Option<Vec<(String, bool)>>,
-    /// The last field ended at a blank: a further separator that is none belongs to the same end.
-    blank: bool,
-}
-
-impl Fields {
-    fn add(&mut self, text: &str, quoted: bool) {
-        self.blank = false;
-        let open = self.open.get_or_insert_default();
-        match open.last_mut() {
-            Some((last, before)) if *before == quoted => last.push_str(text),
-            _ => open.push((text.to_owned(), quoted)),
+/// Splits unquoted text at blanks.
+fn split(fragments: &[Fragment]) -> Vec<String> {
+    let mut fields = Vec::new();
+    let mut open: Option<String> = None;
+    for fragment in fragments {
+        if fragment.quoted {
+            open.get_or_insert_default().push_str(&fragment.text);
+            continue;
         }
-    }
-}
-
-/// Splits unquoted text at `separators`.
-fn split(fragments: Vec<Fragment>, separators: &str) -> Vec<Vec<(String, bool)>> {
-    let mut fields = Fields { done: Vec::new(), open: None, blank: false };
-    for Fragment { text, quoted, ends } in fragments {
-        if quoted {
-            fields.add(&text, true);
-        } else {
-            for c in text.chars() {
-                if !separators.contains(c) {
-                    fields.add(c.encode_utf8(&mut [0; 4]), false);
-                } else if matches!(c, ' ' | '\t' | '\n') {
-                    fields.blank |= fields.open.is_some();
-                    fields.done.extend(fields.open.take());
-                } else if fields.open.is_some() || !fields.blank {
-                    fields.done.push(fields.open.take().unwrap_or_default());
-                    fields.blank = false;
-                } else {
-                    fields.blank = false;
-                }
+        for c in fragment.text.chars() {
+            match c {
+                ' ' | '\t' | '\n' => fields.extend(open.take()),
+                c => open.get_or_insert_default().push(c),
             }
         }
-        if ends {
-            fields.done.extend(fields.open.take());
-        }
     }
-    fields.done.extend(fields.open);
-    fields.done
+    fields.extend(open);
+    fields
 }
 
 #[cfg(test)]

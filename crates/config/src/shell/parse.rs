@@ -1,15 +1,12 @@
 //! Parses words into statements.
 
-use std::cell::OnceCell;
-use std::rc::Rc;
-
 use super::syntax::{Assignment, Piece, Redirection, Simple, Statement, What, Word};
-use super::words::{Document, End, Reader, SyntaxError, is_name, is_name_start, is_operator};
+use super::words::{Reader, SyntaxError, is_name, is_name_start, is_operator};
 
 type Parsed<T> = Result<T, SyntaxError>;
 
 /// Commands that declare variables: their arguments may be assignments.
-const DECLARING: [&str; 3] = ["export", "readonly", "local"];
+const DECLARING: [&str; 2] = ["export", "readonly"];
 
 /// Parses a whole file. As in a shell, the statements before a mistake count.
 pub(super) fn parse(text: &str) -> (Vec<Statement>, Option<SyntaxError>) {
@@ -88,39 +85,27 @@ impl Reader {
                 return Ok(());
             }
             self.take();
-            for document in std::mem::take(&mut self.documents) {
-                self.document(document)?;
+            for (end, strip) in std::mem::take(&mut self.documents) {
+                self.pass_document(&end, strip)?;
             }
         }
     }
 
-    /// Reads the lines of a here-document.
-    fn document(&mut self, document: Document) -> Parsed<()> {
-        let first = self.line;
-        let mut text = String::new();
+    /// Skips the lines of a here-document.
+    fn pass_document(&mut self, end: &str, strip: bool) -> Parsed<()> {
         loop {
             let mut line = String::new();
             while let Some(c) = self.take_raw().filter(|c| *c != '\n') {
                 line.push(c);
             }
-            let line = if document.strip { line.trim_start_matches('\t') } else { line.as_str() };
-            if line == document.end {
-                break;
+            let line = if strip { line.trim_start_matches('\t') } else { line.as_str() };
+            if line == end {
+                return Ok(());
             }
             if self.raw().is_none() {
-                return self.error(format!("`{}` is missing", document.end));
+                return self.error(format!("`{end}` is missing"));
             }
-            text.push_str(line);
-            text.push('\n');
         }
-        let word = if document.literal {
-            vec![Piece::Text { text, quoted: true }]
-        } else {
-            self.deeper(|reader| reader.inner(&text, first).pieces(End::Text, true))?
-        };
-        // Each document is read once.
-        let _ = document.text.set(word);
-        Ok(())
     }
 
     /// Returns the next plain word without consuming it.
@@ -178,12 +163,10 @@ impl Reader {
             all.push(self.command()?);
             self.pass_blanks();
         }
-        match all.pop() {
-            Some(only) if all.is_empty() => Ok(only),
-            last => {
-                all.extend(last);
-                Ok(Statement { line, what: What::Pipeline(all) })
-            }
+        match all.len() {
+            1 => Ok(all.remove(0)),
+            // Its stages run in subshells, which set nothing here.
+            _ => Ok(Statement { line, what: What::Beyond { what: "a pipeline", inner: Vec::new() } }),
         }
     }
 
@@ -197,8 +180,9 @@ impl Reader {
             "for" => self.for_block()?,
             "while" | "until" => {
                 self.take_keyword(&keyword)?;
-                let condition = self.list(&["do"])?;
-                What::Loop { until: keyword == "until", condition, body: self.body()? }
+                let mut inner = self.list(&["do"])?;
+                inner.append(&mut self.body()?);
+                What::Beyond { what: "a loop", inner }
             }
             "{" => {
                 self.take_keyword("{")?;
@@ -297,19 +281,20 @@ impl Reader {
         self.pass_lines()?;
         if self.keyword().as_deref() != Some("in") {
             self.take_text(";");
-            return Ok(What::For { name, words: None, body: self.body()? });
-        }
-        self.take_keyword("in")?;
-        let mut words = Vec::new();
-        loop {
+        } else {
+            self.take_keyword("in")?;
             self.pass_blanks();
-            match self.peek() {
-                Some(c) if !is_operator(c) => words.push(self.word()?),
-                _ => break,
+            while self.peek().is_some_and(|c| !is_operator(c)) {
+                self.word()?;
+                self.pass_blanks();
             }
+            self.take_text(";");
         }
-        self.take_text(";");
-        Ok(What::For { name, words: Some(words), body: self.body()? })
+        let assignments = vec![Assignment { line: self.line, name, append: false, value: Word::new() }];
+        let variable = What::Simple(Simple { assignments, ..Simple::default() });
+        let mut inner = vec![Statement { line: self.line, what: variable }];
+        inner.append(&mut self.body()?);
+        Ok(What::Beyond { what: "a loop", inner })
     }
 
     /// Parses `do … done`.
@@ -321,15 +306,14 @@ impl Reader {
     }
 
     /// Parses a function behind its name.
-    fn function(&mut self, name: String) -> Parsed<What> {
+    fn function(&mut self) -> Parsed<What> {
         self.take();
         self.pass_blanks();
         if !self.take_text(")") {
             return self.error("`(` does not belong here");
         }
         self.pass_lines()?;
-        let body = Rc::new(self.deeper(Self::command)?);
-        Ok(What::Function { name, body })
+        Ok(What::Beyond { what: "a function", inner: vec![self.deeper(Self::command)?] })
     }
 
     fn simple(&mut self, line: u32) -> Parsed<Statement> {
@@ -343,9 +327,7 @@ impl Reader {
             }
             match self.peek() {
                 Some('(') if simple.words.len() == 1 && simple.assignments.is_empty() => {
-                    let name = literal(&simple.words[0]).unwrap_or_default().to_owned();
-                    let what = self.function(name)?;
-                    return Ok(Statement { line, what });
+                    return Ok(Statement { line, what: self.function()? });
                 }
                 Some(c) if !is_operator(c) => {}
                 _ => break,
@@ -425,14 +407,9 @@ impl Reader {
         let text = plain_text(&target);
         Ok(Some(match operator {
             "<<" | "<<-" => {
-                let literal = target.iter().any(|piece| matches!(piece, Piece::Text { quoted: true, .. }));
-                let document =
-                    Document { end: text, strip: operator == "<<-", literal, text: Rc::new(OnceCell::new()) };
-                let known = document.text.clone();
-                self.documents.push(document);
-                Redirection::Text(known)
+                self.documents.push((text, operator == "<<-"));
+                Redirection::Beyond
             }
-            "<" if number.is_empty() || number == "0" => Redirection::Input(target),
             ">" | ">>" | ">|" => match (text.as_str(), number.as_str()) {
                 ("/dev/null", "2") => Redirection::Harmless,
                 ("/dev/null", "" | "1") => Redirection::Discard,

@@ -1,7 +1,5 @@
 //! Executes statements.
 
-use std::rc::Rc;
-
 use super::expand::{Expanded, Obstacle};
 use super::syntax::{Assignment, Redirection, Simple, Statement, What, Word, assigned};
 use super::{INPUT_MAX, Shell, VALUE_MAX};
@@ -23,14 +21,10 @@ impl Status {
 /// Reason why the following statements are not evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stop {
-    /// `return`: ends the function or the sourced file.
+    /// `return`: ends the sourced file.
     Return,
     /// `exit`: ends the file or the subshell.
     Exit,
-    /// `break` with the number of loops to leave.
-    Break(u32),
-    /// `continue` with the number of loops to leave before the next iteration.
-    Continue(u32),
     /// A limit was reached.
     Bound,
 }
@@ -40,37 +34,6 @@ pub(super) type Ran = Result<Status, Stop>;
 impl From<bool> for Status {
     fn from(it: bool) -> Self {
         if it { Status::TRUE } else { Status::FALSE }
-    }
-}
-
-/// The input of commands.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Input {
-    text: String,
-    at: usize,
-}
-
-impl Input {
-    pub(super) fn new(text: String) -> Self {
-        Self { text, at: 0 }
-    }
-
-    /// Returns the next line, and whether it ends with a newline; `None` at the end.
-    pub(super) fn line(&mut self) -> Option<(String, bool)> {
-        let rest = self.text.get(self.at..).filter(|rest| !rest.is_empty())?;
-        let (line, whole) = match rest.find('\n') {
-            Some(end) => (&rest[..end], true),
-            None => (rest, false),
-        };
-        let line = line.to_owned();
-        self.at += line.len() + usize::from(whole);
-        Some((line, whole))
-    }
-
-    pub(super) fn rest(&mut self) -> String {
-        let rest = self.text.get(self.at..).unwrap_or_default().to_owned();
-        self.at = self.text.len();
-        rest
     }
 }
 
@@ -109,18 +72,11 @@ impl Shell<'_> {
                 Status::Known(code) => Status::from(code != 0),
                 Status::Unknown => Status::Unknown,
             }),
-            What::Pipeline(stages) => self.pipeline(stages),
             What::If { branches, otherwise } => self.choose(branches, otherwise),
             What::Case { word, arms } => self.case(word, arms, statement),
-            What::For { name, words, body } => self.for_each(name, words.as_deref(), body, statement),
-            What::Loop { until, condition, body } => self.repeat(*until, condition, body, statement),
-            What::Function { name, body } => {
-                self.functions.insert(name.clone(), Rc::clone(body));
-                Ok(Status::TRUE)
-            }
             What::Redirected(inner, redirections) => {
                 let outcome = self.redirected(redirections, |shell| shell.statement(inner));
-                outcome.unwrap_or_else(|obstacle| Ok(self.left_out(obstacle, std::slice::from_ref(inner))))
+                outcome.unwrap_or_else(|obstacle| Ok(self.left_out(obstacle, [&**inner])))
             }
             What::Group(inner) => self.statements(inner),
             What::Subshell(inner) => self.subshell(|shell| shell.statements(inner)),
@@ -131,25 +87,11 @@ impl Shell<'_> {
     /// Evaluates a subshell, of which only output and status remain.
     fn subshell(&mut self, inner: impl FnOnce(&mut Self) -> Ran) -> Ran {
         if let Err(obstacle) = self.charge(self.held) {
-            return Ok(self.left_out(obstacle, &[]));
+            return Ok(self.left_out(obstacle, []));
         }
-        let before = (
-            self.variables.clone(),
-            self.held,
-            self.functions.clone(),
-            self.arguments.clone(),
-            self.folder.clone(),
-            (self.changed.clone(), self.changed_below.clone()),
-        );
+        let before = (self.variables.clone(), self.held, (self.changed.clone(), self.changed_below.clone()));
         let outcome = inner(self);
-        (
-            self.variables,
-            self.held,
-            self.functions,
-            self.arguments,
-            self.folder,
-            (self.changed, self.changed_below),
-        ) = before;
+        (self.variables, self.held, (self.changed, self.changed_below)) = before;
         match outcome {
             Err(Stop::Bound) => Err(Stop::Bound),
             Err(_) => Ok(Status::Known(self.last)),
@@ -199,86 +141,42 @@ impl Shell<'_> {
         Ok(())
     }
 
-    fn pipeline(&mut self, stages: &[Statement]) -> Ran {
-        let Some((last, before)) = stages.split_last() else { return Ok(Status::TRUE) };
-        let outer = self.input.take();
-        self.input.clone_from(&outer);
-        let fed: Expanded<()> = before.iter().try_for_each(|stage| {
-            let (text, _) = self.captured(|shell| shell.statement(stage))?;
-            self.input = Some(Input::new(text));
-            Ok(())
-        });
-        let outcome = match fed {
-            Ok(()) => self.subshell(|shell| shell.statement(last)),
-            Err(obstacle) => Ok(self.left_out(obstacle, &[])),
-        };
-        self.input = outer;
-        outcome
-    }
-
     /// Evaluates a command with redirections. Returns an obstacle if a redirection would have an effect.
     fn redirected(
         &mut self,
         redirections: &[Redirection],
         inner: impl FnOnce(&mut Self) -> Ran,
     ) -> Expanded<Ran> {
-        let mut discards = false;
-        let mut input = None;
-        for redirection in redirections {
-            match redirection {
-                Redirection::Harmless => {}
-                Redirection::Discard => discards = true,
-                Redirection::Beyond => return Err(Obstacle::new("a redirection")),
-                Redirection::Input(path) => {
-                    let path = self.value_of(path)?;
-                    match self.content(&path)? {
-                        Some(text) => input = Some(Input::new(text)),
-                        // A shell does not run the command.
-                        None => return Ok(Ok(Status::FALSE)),
-                    }
-                }
-                Redirection::Text(word) => {
-                    let text = match word.get() {
-                        Some(word) => self.value_of(word)?,
-                        None => String::new(),
-                    };
-                    input = Some(Input::new(text));
-                }
-            }
+        if redirections.iter().any(|it| matches!(it, Redirection::Beyond)) {
+            return Err(Obstacle::new("a redirection"));
         }
-        let outer = input.is_some().then(|| std::mem::replace(&mut self.input, input));
-        let outcome = if discards {
-            let output = self.output.take();
-            let tainted = self.tainted;
-            let outcome = inner(self);
-            self.output = output;
-            if outcome != Err(Stop::Bound) {
-                // Whatever was not printed in there would have gone nowhere.
-                self.tainted = tainted;
-            }
-            outcome
-        } else {
-            inner(self)
-        };
-        if let Some(outer) = outer {
-            self.input = outer;
+        if !redirections.iter().any(|it| matches!(it, Redirection::Discard)) {
+            return Ok(inner(self));
+        }
+        let output = self.output.take();
+        let tainted = self.tainted;
+        let outcome = inner(self);
+        self.output = output;
+        if outcome != Err(Stop::Bound) {
+            // Whatever was not printed would have gone nowhere.
+            self.tainted = tainted;
         }
         Ok(outcome)
     }
 
     /// Reports a statement that is not run, with the names that it would set.
-    pub(super) fn left_out(&mut self, obstacle: Obstacle, statements: &[Statement]) -> Status {
-        let mut names = Vec::new();
-        assigned(statements, &mut names);
-        self.not_evaluated(obstacle, self.line, names)
+    pub(super) fn left_out<'s>(
+        &mut self,
+        obstacle: Obstacle,
+        statements: impl IntoIterator<Item = &'s Statement>,
+    ) -> Status {
+        self.not_evaluated(obstacle, self.line, assigned(statements))
     }
 
     /// Adds the names that depend on a skipped command to its report.
-    fn depends(&mut self, statements: &[&[Statement]]) -> Status {
-        let mut names = Vec::new();
-        statements.iter().for_each(|statements| assigned(statements, &mut names));
+    fn depends<'s>(&mut self, statements: impl IntoIterator<Item = &'s Statement>) -> Status {
         let obstacle = Obstacle { what: "a command".into(), cause: self.unknown };
-        self.not_evaluated(obstacle, self.line, names)
+        self.left_out(obstacle, statements)
     }
 
     fn chain(&mut self, first: &Statement, rest: &[(bool, Statement)]) -> Ran {
@@ -286,7 +184,7 @@ impl Shell<'_> {
         for (and, next) in rest {
             match (status, and) {
                 (Status::Unknown, _) => {
-                    self.depends(&[std::slice::from_ref(next)]);
+                    self.depends([next]);
                 }
                 (Status::Known(0), true) => status = self.statement(next)?,
                 (Status::Known(code), false) if code != 0 => status = self.statement(next)?,
@@ -302,10 +200,8 @@ impl Shell<'_> {
                 Status::Known(0) => return self.statements(body),
                 Status::Known(_) => {}
                 Status::Unknown => {
-                    let mut all: Vec<&[Statement]> =
-                        branches[at..].iter().map(|(_, body)| body.as_slice()).collect();
-                    all.push(otherwise);
-                    return Ok(self.depends(&all));
+                    let bodies = branches[at..].iter().flat_map(|(_, body)| body);
+                    return Ok(self.depends(bodies.chain(otherwise)));
                 }
             }
         }
@@ -325,65 +221,16 @@ impl Shell<'_> {
         };
         let text: Vec<char> = match self.value_of(word) {
             Ok(text) => text.chars().collect(),
-            Err(obstacle) => return Ok(self.left_out(obstacle, std::slice::from_ref(whole))),
+            Err(obstacle) => return Ok(self.left_out(obstacle, [whole])),
         };
         for (patterns, body) in arms {
             match fits(self, &text, patterns) {
                 Ok(true) => return self.statements(body),
                 Ok(false) => {}
-                Err(obstacle) => return Ok(self.left_out(obstacle, std::slice::from_ref(whole))),
+                Err(obstacle) => return Ok(self.left_out(obstacle, [whole])),
             }
         }
         Ok(Status::TRUE)
-    }
-
-    fn for_each(&mut self, name: &str, words: Option<&[Word]>, body: &[Statement], whole: &Statement) -> Ran {
-        let fields = match words {
-            None => Ok(self.arguments.clone()),
-            Some(words) => self.fields_of(words),
-        };
-        let fields = match fields {
-            Ok(fields) => fields,
-            Err(obstacle) => return Ok(self.left_out(obstacle, std::slice::from_ref(whole))),
-        };
-        let mut status = Status::TRUE;
-        for field in fields {
-            self.set(name, Some(field), whole.line);
-            match self.round(body)? {
-                Some(ran) => status = ran,
-                None => break,
-            }
-        }
-        Ok(status)
-    }
-
-    fn repeat(&mut self, until: bool, condition: &[Statement], body: &[Statement], whole: &Statement) -> Ran {
-        let mut status = Status::TRUE;
-        loop {
-            // Also a loop with nothing in it ends.
-            self.steps = self.steps.checked_sub(1).ok_or_else(|| self.bound())?;
-            match self.statements(condition)? {
-                Status::Known(code) if (code == 0) == until => return Ok(status),
-                Status::Known(_) => {}
-                Status::Unknown => return Ok(self.depends(&[std::slice::from_ref(whole)])),
-            }
-            match self.round(body)? {
-                Some(ran) => status = ran,
-                None => return Ok(status),
-            }
-        }
-    }
-
-    /// Runs one iteration of a loop; `None` after the last.
-    fn round(&mut self, body: &[Statement]) -> Result<Option<Status>, Stop> {
-        match self.statements(body) {
-            Ok(status) => Ok(Some(status)),
-            Err(Stop::Break(1)) => Ok(None),
-            Err(Stop::Break(levels)) => Err(Stop::Break(levels - 1)),
-            Err(Stop::Continue(1)) => Ok(Some(Status::TRUE)),
-            Err(Stop::Continue(levels)) => Err(Stop::Continue(levels - 1)),
-            Err(stop) => Err(stop),
-        }
     }
 
     fn simple(&mut self, simple: &Simple, line: u32) -> Ran {
@@ -397,7 +244,8 @@ impl Shell<'_> {
                 "a redirection" => format!("`{name}` with a redirection"),
                 _ => obstacle.what,
             };
-            let all = simple.assignments.iter().chain(&simple.declared);
+            let own = if simple.words.is_empty() { simple.assignments.as_slice() } else { &[] };
+            let all = own.iter().chain(&simple.declared);
             let names = all.map(|it| it.name.clone()).collect();
             Ok(self.not_evaluated(Obstacle { what, cause: obstacle.cause }, line, names))
         })
@@ -407,7 +255,7 @@ impl Shell<'_> {
         let name = simple.words.first().and_then(super::parse::literal);
         // Assignments before a command are for it alone, except before special built-ins.
         let keeps = name.is_none_or(|name| {
-            matches!(name, ":" | "." | "eval" | "export" | "readonly" | "unset" | "set" | "return" | "exit")
+            matches!(name, ":" | "." | "export" | "readonly" | "unset" | "set" | "return" | "exit")
         });
         self.substituted = None;
         let mut before = Vec::new();
@@ -438,6 +286,10 @@ impl Shell<'_> {
         self.line = assignment.line;
         let Assignment { line, name, append, value } = assignment;
         let value = self.value_of(value).and_then(|value| {
+            // Words are split at blanks only.
+            if name == "IFS" {
+                return Err(Obstacle::new("`IFS`"));
+            }
             let before = if *append { self.get(name)?.unwrap_or_default() } else { String::new() };
             if before.len() + value.len() > VALUE_MAX {
                 return Err(Obstacle::new(format!("a value of more than {VALUE_MAX} bytes")));
@@ -445,14 +297,9 @@ impl Shell<'_> {
             Ok(before + &value)
         });
         match value {
-            Ok(value) => self.set(name, Some(value), *line),
+            Ok(value) => self.set(name, value, *line),
             Err(obstacle) => {
                 self.not_evaluated(obstacle, *line, vec![name.clone()]);
-                let cause = self.unknown;
-                self.set(name, None, *line);
-                if let Some(variable) = self.variables.get_mut(name) {
-                    variable.cause = cause;
-                }
             }
         }
     }

@@ -1,8 +1,5 @@
 //! Syntax tree of a configuration file: statements and words.
 
-use std::cell::OnceCell;
-use std::rc::Rc;
-
 /// A statement and the line it begins on.
 #[derive(Debug)]
 pub(super) struct Statement {
@@ -16,8 +13,6 @@ pub(super) enum What {
     /// A pipeline, and others after `&&` (true) or `||` (false).
     Chain(Box<Statement>, Vec<(bool, Statement)>),
     Not(Box<Statement>),
-    /// `a | b | c`.
-    Pipeline(Vec<Statement>),
     If {
         /// Conditions and their bodies.
         branches: Vec<(Vec<Statement>, Vec<Statement>)>,
@@ -26,22 +21,6 @@ pub(super) enum What {
     Case {
         word: Word,
         arms: Vec<(Vec<Word>, Vec<Statement>)>,
-    },
-    For {
-        name: String,
-        /// Words to iterate over; `None` for the positional parameters.
-        words: Option<Vec<Word>>,
-        body: Vec<Statement>,
-    },
-    /// `while` or `until`.
-    Loop {
-        until: bool,
-        condition: Vec<Statement>,
-        body: Vec<Statement>,
-    },
-    Function {
-        name: String,
-        body: Rc<Statement>,
     },
     /// A block with redirections.
     Redirected(Box<Statement>, Vec<Redirection>),
@@ -71,11 +50,7 @@ pub(super) enum Redirection {
     Discard,
     /// Has no effect on the evaluation: `2>/dev/null`, `2>&1`.
     Harmless,
-    /// Reads input from a file: `<FILE`.
-    Input(Word),
-    /// `<<END`; the text is known once its lines are read.
-    Text(Rc<OnceCell<Word>>),
-    /// Writes a file, or uses a descriptor other than the first three.
+    /// Reads or writes a file, reads a here-document, or uses a descriptor other than the first three.
     Beyond,
 }
 
@@ -119,36 +94,34 @@ pub(super) enum Change {
     },
 }
 
-/// Adds the names that these statements would set, at any depth.
-pub(super) fn assigned(statements: &[Statement], names: &mut Vec<String>) {
-    for statement in statements {
-        match &statement.what {
-            What::Simple(simple) => {
-                for Assignment { name, .. } in simple.assignments.iter().chain(&simple.declared) {
-                    if !names.contains(name) {
-                        names.push(name.clone());
-                    }
+/// Returns the names that these statements would set, at any depth.
+pub(super) fn assigned<'s>(statements: impl IntoIterator<Item = &'s Statement>) -> Vec<String> {
+    let mut names = Vec::new();
+    statements.into_iter().for_each(|statement| collect(statement, &mut names));
+    names
+}
+
+fn collect(statement: &Statement, names: &mut Vec<String>) {
+    let mut all = |statements: &[Statement]| statements.iter().for_each(|inner| collect(inner, names));
+    match &statement.what {
+        What::Simple(simple) => {
+            for Assignment { name, .. } in simple.assignments.iter().chain(&simple.declared) {
+                if !names.contains(name) {
+                    names.push(name.clone());
                 }
             }
-            What::Chain(first, rest) => {
-                assigned(std::slice::from_ref(first), names);
-                rest.iter().for_each(|(_, next)| assigned(std::slice::from_ref(next), names));
-            }
-            What::Not(inner) => assigned(std::slice::from_ref(inner), names),
-            What::If { branches, otherwise } => {
-                branches.iter().for_each(|(_, body)| assigned(body, names));
-                assigned(otherwise, names);
-            }
-            What::Case { arms, .. } => arms.iter().for_each(|(_, body)| assigned(body, names)),
-            What::For { body, .. } => assigned(body, names),
-            What::Loop { condition, body, .. } => {
-                assigned(condition, names);
-                assigned(body, names);
-            }
-            What::Function { body, .. } => assigned(std::slice::from_ref(body), names),
-            What::Redirected(inner, _) => assigned(std::slice::from_ref(inner), names),
-            What::Group(inner) | What::Pipeline(inner) | What::Beyond { inner, .. } => assigned(inner, names),
-            What::Subshell(_) => {}
         }
+        What::Chain(first, rest) => {
+            collect(first, names);
+            rest.iter().for_each(|(_, next)| collect(next, names));
+        }
+        What::Not(inner) | What::Redirected(inner, _) => collect(inner, names),
+        What::If { branches, otherwise } => {
+            branches.iter().for_each(|(_, body)| all(body));
+            all(otherwise);
+        }
+        What::Case { arms, .. } => arms.iter().for_each(|(_, body)| all(body)),
+        What::Group(inner) | What::Beyond { inner, .. } => all(inner),
+        What::Subshell(_) => {}
     }
 }

@@ -62,17 +62,14 @@ fn words_are_expanded_as_in_a_shell() {
         ("A=1; A+=2", "12"),
         ("export A=\"x y\"", "x y"),
         ("readonly A=x", "x"),
-        ("eval A=x", "x"),
         ("A=1; unset A", "(unset)"),
         ("A=1; unset -v A", "(unset)"),
         ("A=1; unset -f A", "1"),
-        ("f() { echo x; }; unset -f f; A=1$(command -v f)", "1"),
-        ("f() { echo x; }; f=1; unset -v f; A=1$(f)", "1x"),
         ("A=1 : nothing", "1"),
         ("A=1 echo nothing", "(unset)"),
         ("A=$$", "4711"),
         ("A=${UNSET:-$((UNSET + 1))}", "1"),
-        ("set -- a 'b c'; A=\"$#:$2:${3:-none}\"", "2:b c:none"),
+        ("A=\"$#:$2:${3:-none}:$@\"", "0::none:"),
         ("A=$(hostname -f) A=${A#*.}", "cluster.example.org"),
         ("A=$(hostname -d)", "cluster.example.org"),
         ("A=$(uname -sm)", "Linux riscv64"),
@@ -80,11 +77,7 @@ fn words_are_expanded_as_in_a_shell() {
         ("A=$(false) || A=failed", "failed"),
         ("A=$(cat /no/such/file)x", "x"),
         ("A=[x]", "[x]"),
-        ("A=$(echo /no/such/[x]*)", "/no/such/[x]*"),
-        ("IFS=,; set -- a,b; A=$2; IFS=' '", "b"),
-        ("X=a,b; IFS=,; for i in $X; do A=$A-$i; done", "-a-b"),
         ("A=$(command -v echo)$(command -v no-such-program)", "echo"),
-        ("f() { echo \"$1!\"; return 3; }; A=$(f x); A=$A$?", "x!3"),
         ("if [ -gt 5 ]; then A=1; else A=2; fi", "2"),
         ("if [ x -eq 5 ]; then A=1; else A=2; fi", "2"),
     ] {
@@ -92,29 +85,8 @@ fn words_are_expanded_as_in_a_shell() {
     }
 }
 
-/// `sed` adds an end to an incomplete line once more output follows it.
 #[test]
-fn sed_completes_lines_before_more_output() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for (name, content) in [("one", "a"), ("two", "b"), ("none", "")] {
-        std::fs::write(folder.path().join(name), content).expect("a file");
-    }
-    for (script, expected) in [
-        ("sed '' one two", "a\nb"),
-        ("sed s/a/c/p one", "c\nc"),
-        ("sed -n 's/[ab]/&/p' one none two", "a\nb"),
-        ("sed 's/$/\\n/' one two", "a\n\nb\n"),
-        ("sed '' one none", "a"),
-    ] {
-        // A shell drops the ends of lines at the end of a text.
-        let (mut values, problems) = evaluated(folder.path(), &format!("A=\"$({script}; printf .)\""));
-        assert_eq!(problems, Vec::<String>::new(), "{script}");
-        assert_eq!(values.remove("A"), Some(format!("{expected}.")), "{script}");
-    }
-}
-
-#[test]
-fn conditions_and_loops_select_statements() {
+fn conditions_select_statements() {
     for (text, expected) in [
         ("if [ \"x$X\" = \"x\" ]; then A=1; fi", "1"),
         ("if [ -n \"$X\" ]; then A=1; elif test 2 -gt 1; then A=2; else A=3; fi", "2"),
@@ -123,7 +95,7 @@ fn conditions_and_loops_select_statements() {
         ("[ ! -e /no/such -o -f x ] && A=1", "1"),
         ("case wn12.a in wn[0-9]*.a|x) A=1;; *) A=2;; esac", "1"),
         ("case x in (a) A=1;; (*) A=2\nesac", "2"),
-        ("X='a b'; for i in $X \"c d\"; do A=\"$A<$i>\"; done", "<a><b><c d>"),
+        ("X='a b'; A=\"$(echo $X \"c  d\")\"", "a b c  d"),
         ("{ A=1; }", "1"),
         ("A=1; ( A=2 )", "1"),
         ("if [ -f x ] 2>/dev/null; then A=1; else A=2; fi >/dev/null 2>&1", "2"),
@@ -151,10 +123,34 @@ fn statements_that_are_not_evaluated_are_reported() {
             "/etc/file:1: the command `ping` is not evaluated, because no shell is run; not set by it: A, B",
         ),
         ("ping x && A=1", "the command `ping` is not evaluated, because no shell is run; not set by it: A"),
-        ("curl x | while read x; do A=1; done", "the command `curl` is not evaluated"),
         (
-            "while curl x; do A=1; done",
-            "the command `curl` is not evaluated, because no shell is run; not set by it: A",
+            "curl x | while read x; do A=1; done",
+            "/etc/file:1: a pipeline is not evaluated, because no shell is run",
+        ),
+        (
+            "A=old\nA=$(uname -r | cut -d. -f1)",
+            "/etc/file:2: a pipeline is not evaluated, because no shell is run; not set by it: A",
+        ),
+        ("while true; do A=1; done", "a loop is not evaluated, because no shell is run; not set by it: A"),
+        (
+            "A=\nfor A in *.conf; do B=$A; done",
+            "/etc/file:2: a loop is not evaluated, because no shell is run; not set by it: A, B",
+        ),
+        (
+            "f() {\nA=1\n}",
+            "/etc/file:1: a function is not evaluated, because no shell is run; not set by it: A",
+        ),
+        (
+            "A=old\neval \"A=$X\"",
+            "/etc/file:2: the command `eval` is not evaluated, because no shell is run; not set by it: A",
+        ),
+        ("read A B", "the command `read` is not evaluated, because no shell is run; not set by it: A, B"),
+        ("IFS=:", "`IFS` is not evaluated, because no shell is run; not set by it: IFS"),
+        ("A=$(echo /etc/*.conf)", "the file name pattern `/etc/*.conf` is not evaluated"),
+        ("A=$(cat <<END\n$X\nEND\n)", "`cat` with a redirection is not evaluated"),
+        (
+            "A=old\nif ping x; then A=1; fi",
+            "/etc/file:2: the command `ping` is not evaluated, because no shell is run; not set by it: A",
         ),
         ("A=${X/a/b}", "`${X…}` is not evaluated"),
         ("A=(a b)", "a list in parentheses is not evaluated"),
@@ -163,10 +159,8 @@ fn statements_that_are_not_evaluated_are_reported() {
             "A=$(echo 'a\\n')",
             "`echo` with a backslash, which shells understand differently, is not evaluated",
         ),
-        ("A=$(sed -i s/a/b/ x)", "`sed -i` is not evaluated"),
-        ("A=$(sed -n 1p x)", "`sed 1p` is not evaluated"),
-        ("A=$(seq 3)", "the command `seq` is not evaluated"),
-        ("A=$(grep --quiet x y)", "`grep --quiet` is not evaluated"),
+        ("A=$(sed s/a/b/ x)", "the command `sed` is not evaluated"),
+        ("A=$(grep --quiet x y)", "`grep --quiet x y` is not evaluated"),
         ("cd /x", "the command `cd` is not evaluated"),
         (
             "[[ x == y ]] && A=1",
@@ -212,10 +206,8 @@ fn files_are_sourced_relative_to_their_folder_and_without_endless_loops() {
     let (values, problems) = evaluated(folder.path(), "N=\n. ./self.conf");
     assert_eq!(values["N"], ".".repeat(DEPTH_MAX as usize));
     assert!(problems[0].contains("too many steps"), "{problems:?}");
-    let many = "a b c d e f g h i j";
-    let loops =
-        format!("X='{many}'\n{}{}", "for i in $X; do ".repeat(6), "A=1;".to_owned() + &"done;".repeat(6));
-    let (_, problems) = evaluated(folder.path(), &loops);
+    write("many.conf", &": ;".repeat(STEPS_MAX as usize / 2));
+    let (_, problems) = evaluated(folder.path(), &". ./many.conf\n".repeat(3));
     assert!(problems[0].contains("too many steps"), "{problems:?}");
     let grows = format!("A=xxxxxxxxxxxxxxxx\n{}", "A=$A$A\n".repeat(40));
     let (values, problems) = evaluated(folder.path(), &grows);
@@ -240,7 +232,7 @@ impl Author {
             let kind = if depth == 0 {
                 self.pick(&["t", "s", "v"])
             } else {
-                self.pick(&["t", "s", "d", "v", "o", "c", "e", "l", "a", "p"])
+                self.pick(&["t", "s", "d", "v", "o", "c", "e", "l", "a"])
             };
             word.push_str(&match kind {
                 "t" => self
@@ -267,28 +259,6 @@ impl Author {
                 ),
                 "e" => format!("$(echo {})", self.pick(&["a  b", "\"a  b\"", "'x;y'", "\"$(echo n)\""])),
                 "l" => format!("${{#{name}}}"),
-                "p" => format!(
-                    "$(printf '%s\\n' {} {} | {})",
-                    self.pick(&["a", "b/c", "\"$V\"", "x.y", "'a b'"]),
-                    self.pick(&["", "\"$W\"", "a/b.c", "bab"]),
-                    self.pick(&[
-                        "cut -d/ -f1",
-                        "cut -c2-3",
-                        "grep -v a",
-                        "grep -c .",
-                        "grep -E '^(a|x).?' | tail -n 1",
-                        "grep 'a\\|x\\.' | head -n1",
-                        "tr a-c A-C",
-                        "tr -d '/.'",
-                        "tr a-z/ A-Z",
-                        "sed 's/[a-b]*/<&>/'",
-                        "sed -n 's/b/c/p;s/c/d/gp'",
-                        "sed -E 's,(.)/(.),\\2:\\1,g'",
-                        "sort -r",
-                        "wc -l",
-                        "while read L M; do printf '%s;' \"$M$L\"; done",
-                    ])
-                ),
                 _ => format!("$(({}))", self.pick(&["1+2*3", "(7-9)/2", "10 % 4", "-3*-2"])),
             });
         }
@@ -309,11 +279,8 @@ impl Author {
 
     fn statement(&mut self, depth: u32) -> String {
         let name = self.pick(&["V", "W", "X", "Y"]);
-        let kind = if depth == 0 {
-            "a"
-        } else {
-            self.pick(&["a", "a", "a", "i", "c", "f", "g", "s", "x", "u", "h", "w", "k"])
-        };
+        let kind =
+            if depth == 0 { "a" } else { self.pick(&["a", "a", "a", "i", "c", "g", "s", "x", "u", "h"]) };
         match kind {
             "a" => format!("{name}={}\n", self.word(2)),
             "x" => format!("export {name}=\"$V\"'{}'; # comment 'unclosed\n", self.pick(&["a", "b c"])),
@@ -333,25 +300,7 @@ impl Author {
                     self.statement(depth - 1)
                 )
             }
-            "f" => format!(
-                "for Y in {} $V \"$W\"; do {}done\n",
-                self.pick(&["a b", "'c d'", ""]),
-                self.statement(depth - 1)
-            ),
             "g" => format!("{{ {}}}\n", self.statement(depth - 1)),
-            "w" => format!(
-                "N=; {} [ \"$N\" {} ... ]; do N=\"$N.\"; [ \"$N\" = .. ] && {}; {}done\n",
-                self.pick(&["while", "until ! "]),
-                self.pick(&["!=", "!="]),
-                self.pick(&["break", "continue", ":"]),
-                self.statement(0)
-            ),
-            "k" => format!(
-                "f() {{ local {name}=l; V=\"${{1-none}}:$#:$*\"; {}[ \"$#\" -gt 1 ] && return; W=\"$V\"; }}; f {} {}\n",
-                self.statement(0),
-                self.word(1),
-                self.pick(&["", "b", "\"$X\"", "'c d' e"])
-            ),
             _ => format!("( {})\n", self.statement(depth - 1)),
         }
     }
@@ -487,18 +436,16 @@ proptest! {
 /// Expensive files of a configuration repository are given up, and the files after them are evaluated.
 #[test]
 fn hostile_files_are_bounded() {
+    let grown = format!("V=aaaaaaaaaaaaaaaa\n{}A=1\n", "V=$V$V\n".repeat(10));
+    let held: String = (0..260).map(|at| format!("V{at}=$V\n")).collect();
     for text in [
-        "V=aaaaaaaaaaaaaaaa; for i in 1 2 3 4 5 6 7 8 9 10; do V=$V$V; done\nA=1\n\
-         while :; do echo \"$V\" | grep -Eq '((a?){30}){30}b'; done\n",
-        "V=aaaaaaaaaaaaaaaa; for i in 1 2 3 4 5 6 7 8 9 10; do V=$V$V; done\nA=1\n\
-         N=0; while :; do N=$((N+1)); eval \"V$N=\\$V\"; done\n",
-        "V=aaaaaaaaaaaaaaaa; for i in 1 2 3 4 5 6 7 8 9 10; do V=$V$V; done\nA=1\n\
-         while :; do W=${V##*a*a*a*b}; case $V in *a*a*a*a*b) ;; esac; done\n",
-        "A=1\nwhile :; do ( : ); done\n",
-        "A=1\nf() { f; f; }; f\n",
-        "A=1\nyes() { while :; do echo y; done; }; B=$(yes | head -n 1)\n",
-        "A=1\nX=$(while :; do printf '%1000s' x; done)\n",
+        held.as_str(),
+        &"echo \"$V\" >/dev/null\n".repeat(2000),
+        &"W=${V##*a*a*a*b}; case $V in *a*a*a*a*b) ;; esac\n".repeat(100),
+        &"( : )\n".repeat(10_000),
+        &format!("grep -Eq '{}b' /etc/passwd\n", "(a+|b)*".repeat(50)).repeat(10_000),
     ] {
+        let text = format!("{grown}{text}");
         let (files, machine) = (Root::new("/"), machine());
         let mut shell = Shell::new(&files, &machine);
         shell.file(Path::new("/etc/hostile"), text.as_bytes());

@@ -1,8 +1,5 @@
 //! Splits characters into words: quotes, escapes, `$…`, continued lines, comments.
 
-use std::cell::OnceCell;
-use std::rc::Rc;
-
 use super::syntax::{Change, Piece, Statement, Word};
 
 /// Maximum nesting of quotes, expansions and blocks. A site's file needs three or four; each level costs some
@@ -22,18 +19,8 @@ pub(super) struct Reader {
     pub(super) at: usize,
     pub(super) line: u32,
     depth: u32,
-    /// Here-documents that follow the current line.
-    pub(super) documents: Vec<Document>,
-}
-
-/// A here-document whose lines are not read yet.
-pub(super) struct Document {
-    pub(super) end: String,
-    /// `<<-`: tabs at the beginning of its lines are removed.
-    pub(super) strip: bool,
-    /// True if the delimiter is quoted, so that the text is not expanded.
-    pub(super) literal: bool,
-    pub(super) text: Rc<OnceCell<Word>>,
+    /// Last lines of the here-documents that follow the current line, and whether tabs may be before them.
+    pub(super) documents: Vec<(String, bool)>,
 }
 
 /// End of a run of pieces.
@@ -47,8 +34,6 @@ pub(super) enum End {
     Quote,
     /// At `))`.
     Arithmetic,
-    /// At the end of a here-document.
-    Text,
 }
 
 pub(super) fn is_operator(c: char) -> bool {
@@ -177,7 +162,7 @@ impl Reader {
         loop {
             let Some(c) = self.peek() else {
                 return match end {
-                    End::Word | End::Text => Ok(pieces),
+                    End::Word => Ok(pieces),
                     End::Brace => self.error("a `}` is missing"),
                     End::Quote => self.error("a closing quote is missing"),
                     End::Arithmetic => self.error("a `))` is missing"),
@@ -198,7 +183,7 @@ impl Reader {
                     let text = self.single_quoted()?;
                     pieces.push(Piece::Text { text, quoted: true });
                 }
-                '"' if end != End::Text => {
+                '"' => {
                     self.take();
                     // An empty quoted word is a word.
                     pieces.push(Piece::Text { text: String::new(), quoted: true });
@@ -225,7 +210,6 @@ impl Reader {
         self.take();
         match self.raw() {
             None => add_text(pieces, '\\', true),
-            Some('"') if end == End::Text => add_text(pieces, '\\', true),
             Some(c) if !quoted || matches!(c, '$' | '`' | '"' | '\\') || (end == End::Brace && c == '}') => {
                 self.take_raw();
                 add_text(pieces, c, true);

@@ -117,7 +117,7 @@ fn configurations_have_the_values_of_the_reference() {
         .into_iter()
         .filter(|shell| fs::exists(shell).unwrap_or_default())
         .collect();
-    assert_eq!(ALL.len(), 12);
+    assert_eq!(ALL.len(), 10);
     for Configuration { what, name, files, links, expected } in ALL {
         let folder = tempfile::tempdir().expect("a folder");
         let base = folder.path();
