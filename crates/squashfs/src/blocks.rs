@@ -8,13 +8,12 @@ use esker_threads::Pool;
 use esker_threads::waits::{WaitCause, timed};
 
 use crate::Options;
-use crate::cache::Cache;
 use crate::fault::Fault;
 use crate::image::Image;
 use crate::layout::{BlockWord, CodecId, Superblock};
+use crate::loading_cache::{LoadingCache, Waiter};
 use crate::read_cache::ReadCache;
 use crate::readahead::{SourceHints, Speculation};
-use crate::single_flight::{Joined, SingleFlight, Waiter};
 
 /// A decompressed block.
 pub(crate) type Block = Arc<[u8]>;
@@ -62,8 +61,7 @@ pub(crate) struct Blocks {
     name: Arc<str>,
     end: u64,
     codec: CodecId,
-    cached: Cache<Key, Block>,
-    loading: SingleFlight<Key, Block>,
+    cached: LoadingCache<Key, Block>,
     pool: Arc<Pool>,
     /// Read cache, for an image whose reads should be large.
     pieces: Option<Arc<ReadCache>>,
@@ -86,8 +84,7 @@ impl Blocks {
             image: Arc::clone(image),
             end: superblock.bytes_used,
             codec: superblock.codec,
-            cached: Cache::new(options.block_bytes.max(4 * largest), largest),
-            loading: SingleFlight::new(),
+            cached: LoadingCache::new(options.block_bytes.max(4 * largest), largest, |block| block.len()),
             pool,
             pieces,
             around: SourceHints::new(superblock.bytes_used),
@@ -99,10 +96,6 @@ impl Blocks {
     /// Returns a demanded block if it is cached.
     pub(crate) fn wanted(&self, extent: &Extent) -> Option<Block> {
         self.guesses.note_demand(extent.start);
-        self.cached(extent)
-    }
-
-    fn cached(&self, extent: &Extent) -> Option<Block> {
         self.cached.get(&extent.key())
     }
 
@@ -113,31 +106,31 @@ impl Blocks {
 
     /// Calls `then` with the block: at once if it is cached, otherwise from the thread that loads it.
     pub(crate) fn get(self: &Arc<Self>, extent: Extent, then: Waiter<Block>) {
-        if let Some(block) = self.cached(&extent) {
+        if let Some(block) = self.cached.get(&extent.key()) {
             return then(Ok(block));
         }
-        match self.loading.join(extent.key(), Some(then)) {
-            Joined::MustLoad | Joined::Promoted => {
-                let blocks = Arc::clone(self);
-                self.pool.run(move || blocks.load(extent));
-            }
-            Joined::Pending => {}
+        if self.cached.join(extent.key(), Some(then)) {
+            self.queue(extent);
         }
+    }
+
+    fn queue(self: &Arc<Self>, extent: Extent) {
+        let blocks = Arc::clone(self);
+        self.pool.run(move || blocks.load(extent));
     }
 
     /// Queues the block for prefetch unless it is cached; returns false if the prefetch queue is full.
     pub(crate) fn ahead(self: &Arc<Self>, extent: Extent) -> bool {
-        if self.cached.contains(&extent.key()) || self.loading.join(extent.key(), None) != Joined::MustLoad {
+        if self.cached.contains(&extent.key()) || !self.cached.join(extent.key(), None) {
             return true;
         }
         let blocks = Arc::clone(self);
         let queued = self.pool.run_ahead(move || blocks.load(extent));
         if queued {
             self.counters.ahead.fetch_add(1, Ordering::Relaxed);
-        } else if self.loading.cancel_prefetch(extent.key()) {
+        } else if self.cached.cancel_prefetch(extent.key()) {
             // A demand has joined it meanwhile.
-            let blocks = Arc::clone(self);
-            self.pool.run(move || blocks.load(extent));
+            self.queue(extent);
         }
         queued
     }
@@ -151,12 +144,7 @@ impl Blocks {
 
     fn load(&self, extent: Extent) {
         // A block that was demanded while it was queued for read-ahead is queued twice.
-        let Some(taken) = self.loading.take(extent.key()) else { return };
-        let block = self.cached(&extent).map_or_else(|| self.read(&extent), Ok);
-        if let Ok(block) = &block {
-            self.cached.insert(extent.key(), Arc::clone(block), block.len());
-        }
-        taken.complete(&block);
+        self.cached.load(extent.key(), || self.read(&extent));
     }
 
     fn read(&self, extent: &Extent) -> Result<Block, Fault> {

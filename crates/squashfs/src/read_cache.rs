@@ -1,16 +1,15 @@
 //! Reads stored bytes in large aligned ranges and caches them: one read serves many blocks.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 
-use crate::cache::Cache;
 use crate::fault::Fault;
 use crate::image::Image;
-use crate::single_flight::{Joined, SingleFlight, Waiter};
+use crate::loading_cache::LoadingCache;
 
 /// Default length of a range in bytes; an image may ask for a larger one.
 const PIECE: usize = 128 << 10;
-const PIECE_MAX: usize = 8 << 20;
+/// Maximum length of a range in bytes: that of the longest block of a list of digests.
+const PIECE_MAX: usize = 16 << 20;
 
 /// Cache of an image's stored bytes, in aligned ranges.
 pub(crate) struct ReadCache {
@@ -21,8 +20,7 @@ pub(crate) struct ReadCache {
     skew: u64,
     /// End of the image in bytes.
     end: u64,
-    cached: Cache<u64, Arc<[u8]>>,
-    reading: SingleFlight<u64, Arc<[u8]>>,
+    cached: LoadingCache<u64, Arc<[u8]>>,
 }
 
 impl ReadCache {
@@ -34,8 +32,7 @@ impl ReadCache {
             len: len as u64,
             skew: image.origin() % len as u64,
             end,
-            cached: Cache::new(room.max(4 * len), len),
-            reading: SingleFlight::new(),
+            cached: LoadingCache::new(room.max(4 * len), len, |piece| piece.len()),
             image: Arc::clone(image),
         }
     }
@@ -78,18 +75,8 @@ impl ReadCache {
         if !may_wait {
             return Ok(None);
         }
-        let (waiter, answer) = waiter();
-        if self.reading.join(number, Some(waiter)) == Joined::MustLoad
-            && let Some(taken) = self.reading.take(number)
-        {
-            let piece = self.cached.get(&number).map_or_else(|| self.read(number), Ok);
-            if let Ok(piece) = &piece {
-                self.cached.insert(number, Arc::clone(piece), piece.len());
-            }
-            taken.complete(&piece);
-        }
         let given_up = || Err(Fault::damaged(&self.name, self.start(number), "the read was abandoned"));
-        answer.recv().unwrap_or_else(|_| given_up()).map(Some)
+        self.cached.load_or_wait(number, true, || self.read(number)).unwrap_or_else(given_up).map(Some)
     }
 
     fn read(&self, number: u64) -> Result<Arc<[u8]>, Fault> {
@@ -100,16 +87,6 @@ impl ReadCache {
         read.map_err(|error| Fault::read(&self.name, start, bytes.len(), error))?;
         Ok(bytes.into())
     }
-}
-
-/// Returns a waiter and the receiver of its value, for a thread that waits for another thread's load.
-pub(crate) fn waiter<V: Send + 'static>() -> (Waiter<V>, Receiver<Result<V, Fault>>) {
-    let (sender, receiver) = sync_channel(1);
-    let waiter = Box::new(move |answer| {
-        // The receiver exists until the answer arrives.
-        let _ = sender.send(answer);
-    });
-    (waiter, receiver)
 }
 
 #[cfg(test)]

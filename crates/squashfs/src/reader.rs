@@ -28,8 +28,8 @@ use crate::cache::Cache;
 use crate::fault::Fault;
 use crate::image::Image;
 use crate::layout::{LayoutError, SUPERBLOCK_LEN, Superblock};
+use crate::loading_cache::LoadingCache;
 use crate::read_cache::ReadCache;
-use crate::single_flight::SingleFlight;
 use crate::{OpenError, Options};
 
 /// Reasons why a request has no result.
@@ -70,8 +70,7 @@ pub(crate) struct Core {
     pub(crate) pool: Arc<Pool>,
     image: Arc<dyn Image>,
     pieces: Arc<ReadCache>,
-    metadata: Cache<u64, MetaBlock>,
-    decoding: SingleFlight<u64, MetaBlock>,
+    metadata: LoadingCache<u64, MetaBlock>,
     seek_points: Cache<u64, Arc<[SeekPoint]>>,
     windows: Cache<(u64, usize), Arc<[DirEntry]>>,
     files: Cache<u64, Arc<FileState>>,
@@ -116,8 +115,11 @@ impl Core {
         let blocks = Blocks::new(&image, &superblock, striped, Arc::clone(&pool), options);
         let mut core = Self {
             pieces,
-            metadata: Cache::new(options.metadata_bytes, crate::layout::METADATA_BLOCK),
-            decoding: SingleFlight::new(),
+            metadata: LoadingCache::new(
+                options.metadata_bytes,
+                crate::layout::METADATA_BLOCK,
+                MetaBlock::weight,
+            ),
             seek_points: Cache::new(options.metadata_bytes / 8, 1 << 16),
             windows: Cache::new(options.metadata_bytes, 1 << 20),
             files: Cache::new(options.metadata_bytes / 8, 1 << 10),

@@ -7,8 +7,6 @@ use esker_threads::waits::{WaitCause, timed};
 use super::{Access, Core, ReadError, ReadResult};
 use crate::fault::Fault;
 use crate::layout::{LayoutError, METADATA_BLOCK, MetaHeader, MetaRef};
-use crate::read_cache::waiter;
-use crate::single_flight::Joined;
 
 /// A decompressed metadata block.
 #[derive(Clone, Debug)]
@@ -16,6 +14,13 @@ pub(crate) struct MetaBlock {
     pub(crate) bytes: Arc<[u8]>,
     /// Image offset of the next stored block.
     pub(crate) next: u64,
+}
+
+impl MetaBlock {
+    /// Returns the bytes that it takes in the cache.
+    pub(super) fn weight(&self) -> usize {
+        self.bytes.len() + 128
+    }
 }
 
 /// A metadata stream: the image offsets of its start and of its end limit.
@@ -60,24 +65,11 @@ impl<'a> Access<'a> {
             return Ok(block);
         }
         let stored = self.stored_block(at)?;
-        let (waiter, answer) = waiter();
-        if core.decoding.join(at, self.may_wait.then_some(waiter)) == Joined::MustLoad
-            && let Some(taken) = core.decoding.take(at)
-        {
-            let block = core.metadata.get(&at).map_or_else(|| stored.decode(core, at), Ok);
-            if let Ok(block) = &block {
-                core.metadata.insert(at, block.clone(), block.bytes.len() + 128);
-            }
-            taken.complete(&block);
-            return block.map_err(ReadError::Fault);
+        match core.metadata.load_or_wait(at, self.may_wait, || stored.decode(core, at)) {
+            Some(block) => block.map_err(ReadError::Fault),
+            None if self.may_wait => Err(core.fault(at, "the read was abandoned").into()),
+            None => Err(ReadError::NotCached),
         }
-        if !self.may_wait {
-            return Err(ReadError::NotCached);
-        }
-        answer
-            .recv()
-            .unwrap_or_else(|_| Err(core.fault(at, "the read was abandoned")))
-            .map_err(ReadError::Fault)
     }
 
     /// Fills `out` from the stored bytes at `offset`.
