@@ -1,10 +1,7 @@
-//! A large file on servers, read in blocks: each is fetched once for all readers, checked, and kept in the block cache.
+//! A large file on servers, read in blocks: each is fetched, checked, and kept in the block cache.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
-
-use esker_threads::single_flight::{Leader, SingleFlight};
 
 use crate::cache::block_cache::FileBlocks;
 use crate::error::{Cause, StoreError};
@@ -23,14 +20,12 @@ pub struct RemoteFile {
     cached: FileBlocks,
     block_size: u64,
     check: Option<BlockCheck>,
-    /// Blocks that are being fetched, by number.
-    fetching: SingleFlight<u64, (), Sender<Block>>,
 }
 
 impl RemoteFile {
     /// Creates a file that is read in blocks of `block_size` bytes, which must not be 0.
     pub fn new(file: RangeFile, cached: FileBlocks, block_size: u64, check: Option<BlockCheck>) -> Self {
-        Self { file, cached, block_size, check, fetching: SingleFlight::default() }
+        Self { file, cached, block_size, check }
     }
 
     /// Returns when bytes of any block being read last arrived.
@@ -38,31 +33,18 @@ impl RemoteFile {
         self.file.progress()
     }
 
-    /// Returns a block, which must be within the file: from the cache, or fetched once for all readers. If the reader
-    /// that fetches it fails, the next one tries.
+    /// Returns a block, which must be within the file: from the cache, or fetched. Readers that need the same block share
+    /// one call, as those of an image do.
     pub fn block(&self, number: u64) -> Result<Block, StoreError> {
         let start = number.saturating_mul(self.block_size);
         let end = start.saturating_add(self.block_size).min(self.file.whole().len);
         let len = usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX);
-        loop {
-            if let Some(content) = self.cached.get(number, len) {
-                return Ok(Arc::new(content));
-            }
-            let (sender, receiver) = channel();
-            if self.fetching.join(number, sender, |_| (), |(), _| ()).is_none() {
-                let leader = Leader::new(&self.fetching, number);
-                let content = Arc::new(self.file.read(start..end, self.check_of(number, start..end))?);
-                self.cached.keep(number, &content);
-                for waiter in leader.end() {
-                    // A reader may be gone, as the one that leads is.
-                    let _ = waiter.send(content.clone());
-                }
-                return Ok(content);
-            }
-            if let Ok(content) = receiver.recv() {
-                return Ok(content);
-            }
+        if let Some(content) = self.cached.get(number, len) {
+            return Ok(Arc::new(content));
         }
+        let content = self.file.read(start..end, self.check_of(number, start..end))?;
+        self.cached.keep(number, &content);
+        Ok(Arc::new(content))
     }
 
     fn check_of(&self, number: u64, part: std::ops::Range<u64>) -> Option<Check> {
@@ -105,7 +87,7 @@ mod tests {
     }
 
     fn served(check: Option<BlockCheck>) -> Served {
-        let (sender, requests) = channel();
+        let (sender, requests) = mpsc::channel();
         let folder = tempfile::tempdir().unwrap();
         let cached = BlockCache::open(&folder.path().join("cache"), 1 << 20).unwrap().of(b"it");
         let whole = FileVersion { len: 10, version: None };
@@ -118,40 +100,21 @@ mod tests {
     }
 
     #[test]
-    fn readers_of_a_block_share_one_request() {
+    fn a_block_is_requested_until_it_is_cached() {
         let Served { file, requests, _folder } = served(None);
         thread::scope(|scope| {
-            let first = scope.spawn(|| file.block(2));
+            let read = || scope.spawn(|| file.block(2));
+            let failed = read();
+            requests.recv().unwrap().1.err(failure());
+            assert!(failed.join().unwrap().is_err());
+            let fetched = read();
             let (fetch, done) = requests.recv().unwrap();
             assert_eq!(fetch.part, Some(8..10));
-            let others: Vec<_> = (0..3).map(|_| scope.spawn(|| file.block(2))).collect();
-            while file.fetching.change(&2, |flight| flight.waiters.len()) != Some(4) {
-                thread::yield_now();
-            }
             done.ok(Stored::in_memory(b"ab".to_vec()));
-            for reader in others.into_iter().chain([first]) {
-                assert_eq!(**reader.join().unwrap().unwrap(), *b"ab");
-            }
+            assert_eq!(**fetched.join().unwrap().unwrap(), *b"ab");
         });
         assert_eq!(**file.block(2).unwrap(), *b"ab");
-        assert!(requests.try_recv().is_err() && file.fetching.is_empty());
-    }
-
-    #[test]
-    fn a_waiting_reader_tries_after_the_first_has_failed() {
-        let Served { file, requests, _folder } = served(None);
-        thread::scope(|scope| {
-            let first = scope.spawn(|| file.block(0));
-            let (_, done) = requests.recv().unwrap();
-            let next = scope.spawn(|| file.block(0));
-            while file.fetching.change(&0, |flight| flight.waiters.len()) != Some(2) {
-                thread::yield_now();
-            }
-            done.err(failure());
-            assert!(first.join().unwrap().is_err());
-            requests.recv().unwrap().1.ok(Stored::in_memory(b"abcd".to_vec()));
-            assert_eq!(**next.join().unwrap().unwrap(), *b"abcd");
-        });
+        assert!(requests.try_recv().is_err());
     }
 
     #[test]
