@@ -4,10 +4,10 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_format::time::UnixTime;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Machine and software properties that affect results.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Conditions {
     /// Start of the measurement.
     pub date: String,

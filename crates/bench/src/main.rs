@@ -11,8 +11,8 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    backing, clients, costs, fetch, jitter, link, lookup, nodes, prepare, publish, publisher, pynamic,
-    record_list, route, scale, site, startup, storage, waits,
+    backing, clients, costs, jitter, link, prepare, publisher, pynamic, record_list, scale, site, startup,
+    storage, waits,
 };
 
 /// Measures Esker and other methods for comparison.
@@ -26,46 +26,36 @@ struct Bench {
 #[derive(Subcommand)]
 enum Scenario {
     Startup(Box<startup::Args>),
-    Publish(publish::Args),
     Publisher(publisher::Args),
     Storage(storage::Args),
-    Lookup(lookup::Args),
     Scale(scale::Args),
     Costs(costs::Args),
-    Fetch(fetch::Args),
     Jitter(jitter::Args),
     Link(link::Args),
-    Nodes(nodes::Args),
     Prepare(prepare::Args),
     Pynamic(pynamic::Args),
     RecordList(record_list::Args),
     Clients(clients::Args),
     Site(site::Args),
     Waits(waits::Args),
-    Route(route::Args),
     Backing(backing::Args),
 }
 
 fn main() -> Result<()> {
     match Bench::parse().scenario {
         Scenario::Startup(args) => startup::run(*args),
-        Scenario::Publish(args) => publish::run(args),
         Scenario::Publisher(args) => publisher::run(args),
         Scenario::Storage(args) => storage::run(args),
-        Scenario::Lookup(args) => lookup::run(args),
         Scenario::Scale(args) => scale::run(args),
         Scenario::Costs(args) => costs::run(args),
-        Scenario::Fetch(args) => fetch::run(args),
         Scenario::Jitter(args) => jitter::run(args),
         Scenario::Link(args) => link::run(&args),
-        Scenario::Nodes(args) => nodes::run(&args),
         Scenario::Prepare(args) => prepare::run(args),
         Scenario::Pynamic(args) => pynamic::run(args),
         Scenario::RecordList(args) => record_list::run(&args),
         Scenario::Clients(args) => clients::run(args),
         Scenario::Site(args) => site::run(args),
         Scenario::Waits(args) => waits::run(&args),
-        Scenario::Route(args) => route::run(&args),
         Scenario::Backing(args) => backing::run(&args),
     }
 }
@@ -99,23 +89,18 @@ mod tests {
             let parsed = parsed.unwrap_or_else(|error| panic!("{document}:{}: {error}", fenced.line));
             scenarios.push(match parsed.scenario {
                 Scenario::Startup(_) => "startup",
-                Scenario::Publish(_) => "publish",
                 Scenario::Publisher(_) => "publisher",
                 Scenario::Storage(_) => "storage",
-                Scenario::Lookup(_) => "lookup",
                 Scenario::Scale(_) => "scale",
                 Scenario::Costs(_) => "costs",
-                Scenario::Fetch(_) => "fetch",
                 Scenario::Jitter(_) => "jitter",
                 Scenario::Link(_) => "link",
-                Scenario::Nodes(_) => "nodes",
                 Scenario::Prepare(_) => "prepare",
                 Scenario::Pynamic(_) => "pynamic",
                 Scenario::RecordList(_) => "record-list",
                 Scenario::Clients(_) => "clients",
                 Scenario::Site(_) => "site",
                 Scenario::Waits(_) => "waits",
-                Scenario::Route(_) => "route",
                 Scenario::Backing(_) => "backing",
             });
         }
@@ -124,9 +109,9 @@ mod tests {
 
     #[test]
     fn the_commands_of_the_guide_are_parsed() {
-        let expected = "startup record-list startup backing startup nodes pynamic startup startup \
-                        startup prepare startup publish publisher lookup scale fetch link link prepare clients site \
-                        waits route jitter scale costs";
+        let expected = "startup record-list startup backing startup pynamic startup startup \
+                        startup prepare startup publisher scale link link prepare clients site \
+                        waits jitter scale costs";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }
 

@@ -11,7 +11,7 @@ use rustix::fs::{Timespec, Timestamps};
 use serde::Serialize;
 
 use crate::measure;
-use crate::publish::size;
+use crate::tree_size::size;
 use esker_testkit::soak::Random;
 
 /// Interval of the changes in a file, in bytes: smaller than a chunk, so that every chunk differs.

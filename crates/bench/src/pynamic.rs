@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 
 use crate::measure;
-use crate::publish::size;
+use crate::tree_size::size;
 use esker_testkit::soak::Random;
 
 /// Number of functions that call one another before the entry function calls the next one.

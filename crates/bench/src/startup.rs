@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tempfile::TempDir;
 
 use crate::hold::{self, Held};
@@ -33,7 +33,7 @@ use status::{Callbacks, Fetched};
 const VOID_IN_A_ROW: usize = 5;
 
 /// State of the caches before a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// The client has no data of the repository.
@@ -67,24 +67,18 @@ pub struct Plan {
 }
 
 /// Setting that distinguishes one series of runs from another of the same root.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
     /// State before a run.
     pub state: State,
     /// Emulated distance of the server, if there is one.
     pub link: Option<String>,
     /// Number of processes that run the command at the same time.
-    #[serde(default = "one")]
     pub processes: usize,
 }
 
-/// Returns the default of `processes` for results that are older than the field.
-fn one() -> usize {
-    1
-}
-
 /// Measurements of one run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Run {
     /// Cost of the command.
     #[serde(flatten)]
@@ -95,7 +89,6 @@ pub struct Run {
     pub daemon: Option<f64>,
     /// Processor seconds of the whole machine during the run, including threads of the kernel and other
     /// processes.
-    #[serde(default)]
     pub machine: Option<f64>,
     /// FUSE requests that the client answered during the run, if it reports them.
     pub callbacks: Callbacks,
@@ -104,12 +97,11 @@ pub struct Run {
     /// Bytes that the client reports as fetched in a cold run.
     pub fetched: Option<Fetched>,
     /// Reads of the disk below the root or the client's folders, if the page cache was dropped before.
-    #[serde(default)]
     pub disk: Option<DiskReads>,
 }
 
 /// Runs of one root in one setting, in order of time.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Series {
     /// Setting of the runs.
     #[serde(flatten)]
@@ -119,7 +111,6 @@ pub struct Series {
     /// All runs.
     pub runs: Vec<Run>,
     /// Number of repeated runs, because part of their working set was in memory before.
-    #[serde(default)]
     pub void: usize,
 }
 

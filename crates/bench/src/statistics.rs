@@ -1,13 +1,13 @@
 //! Computes medians, ratios and confidence intervals.
 
 use esker_testkit::soak::Random;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Resamples of a bootstrap. More would only change the third digit of an interval.
 const RESAMPLES: usize = 5_000;
 
 /// A value and the interval that holds it with 95 % confidence, by the percentile bootstrap.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// The value of the sample.
     pub point: f64,

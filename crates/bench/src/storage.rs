@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use crate::conditions::Conditions;
 use crate::measure::{self, Cost};
-use crate::publish::size;
 use crate::statistics::{Estimate, median, median_of, ratio_of};
 use crate::table;
+use crate::tree_size::size;
 
 /// Options of the measurement.
 #[derive(Clone, Debug)]

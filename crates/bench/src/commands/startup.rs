@@ -86,10 +86,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Write a plot as SVG to this file
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-
     /// Command; {root} is replaced by the directory, {process} by number and count of the process (0/8),
     /// {scratch} by an empty folder
     #[arg(last = true, required = true)]
@@ -153,9 +149,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
     drop(held);
     let report = Report::from(Results { conditions, command: plan.command, needed, series });
     print!("{}", report.table());
-    if let Some(path) = &args.svg {
-        std::fs::write(path, report.svg()).with_context(|| format!("can't write {}", path.display()))?;
-    }
     super::write_json(args.json.as_deref(), &report)
 }
 

@@ -9,8 +9,8 @@ use super::rows::{self, Row, STORED, Way};
 use super::session::Session;
 use super::{Bench, Scenario};
 use crate::measure;
-use crate::publish::size;
 use crate::serve::Served;
+use crate::tree_size::size;
 
 /// Names and options of `esker repo create`.
 const ENCODERS: [(&str, &[&str]); 3] = [

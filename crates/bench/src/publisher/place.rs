@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::packages::Packages;
 use crate::measure::{self, Cost};
-use crate::publish::size;
+use crate::tree_size::size;
 
 /// Name of the repository.
 pub(super) const NAME: &str = "publisher.bench.test";

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::hold;
 
@@ -64,7 +64,7 @@ fn read_of(stats: &str, disk: Disk) -> Option<Reads> {
 }
 
 /// Disk reads of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DiskReads {
     /// Requests that the block device completed during the run, for all processes.
     #[serde(default)]

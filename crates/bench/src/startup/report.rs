@@ -1,14 +1,13 @@
-//! Results as a table, JSON and a plot.
+//! Results as a table and JSON.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::disk::DiskReads;
 use super::{Run, Series, Setting, State};
 use crate::conditions::Conditions;
 use crate::link::Counts;
-use crate::plot::{self, Bar};
 use crate::statistics::{Estimate, median, median_of, ratio_of};
 use crate::table;
 
@@ -23,7 +22,7 @@ pub struct Report {
 }
 
 /// Content of a result file: all that can't be computed again.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Results {
     /// Machine and programs of the measurement.
     pub conditions: Conditions,
@@ -204,24 +203,6 @@ impl Report {
         }
         let header = ["from the disk", "", "requests", "MB", "in memory", "void runs"];
         format!("\n{}", table::layout(&header, &rows))
-    }
-
-    /// Returns the results as an SVG plot for documents.
-    pub fn svg(&self) -> String {
-        let bars: Vec<Bar> = self
-            .rows
-            .iter()
-            .map(|row| Bar {
-                label: row.root.clone(),
-                group: row.setting.to_string(),
-                value: row.real,
-                note: match &row.ratio {
-                    Some(ratio) => format!("{:.3} s, {:.3} × native", row.real.point, ratio.point),
-                    None => format!("{:.3} s", row.real.point),
-                },
-            })
-            .collect();
-        plot::bars(&self.results.command.join(" "), &bars)
     }
 }
 
