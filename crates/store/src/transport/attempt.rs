@@ -203,7 +203,7 @@ impl Part {
             receiver,
             deadline: now + limit,
             limit,
-            began: (now, in_flight.host.received.get()),
+            began: (now, in_flight.host.path.received()),
             given_up: 0,
             due: fetch
                 .watch
@@ -267,7 +267,7 @@ pub(super) async fn connect(host: &Rc<Host>, site: &Site) -> Result<Connection, 
     let late = |_| Cause::TimedOut { phase: Phase::Resolve, limit };
     let addresses = allowed(host, resolving.map_err(late)??.addresses)?;
     let (line, took) = endpoint.connect(&addresses, &host.context.tls, limit).await?;
-    host.path.borrow_mut().connected(took, Instant::now());
+    host.path.connected(took);
     site.counts.connected();
     let connection = |sender| {
         let _open = host.connections.counted();
@@ -277,7 +277,7 @@ pub(super) async fn connect(host: &Rc<Host>, site: &Site) -> Result<Connection, 
         Line::Plain(stream) => speak(stream).await?,
         Line::Secure(stream) => speak(stream).await?,
         Line::Multiplexed(stream) => {
-            host.multiplexes.set(true);
+            host.connections.multiplexed();
             let sender = share(stream).await?;
             // Each of them takes one request at a time, like a connection of its own.
             (1..STREAMS).for_each(|_| host.keep_new(connection(Sender::Shared(sender.clone()))));
@@ -320,9 +320,7 @@ async fn send(
     let entry = host.awaiting.sent(is_demand && !fetch.priority.is_withheld());
     // While it waits in the server's queue it makes progress with the queue.
     let queue = ServersQueue { fetch, host };
-    if !fetch.priority.is_withheld() {
-        fetch.progress.follow(&host.progress);
-    }
+    host.queue.waits_at_server(fetch);
     let mut sending = std::pin::pin!(connection.sender.send(request));
     loop {
         let deadline = entry.deadline(limit, fetch.replaceable);
@@ -356,7 +354,7 @@ struct ServersQueue<'a> {
 
 impl ServersQueue<'_> {
     fn leave(&self) {
-        self.fetch.progress.unfollow(&self.host.progress);
+        self.host.queue.left_server(self.fetch);
     }
 }
 

@@ -13,13 +13,13 @@ use esker_format::object::ObjectName;
 use tokio::time::Instant;
 
 use super::attempt;
-use super::host::{Host, Job};
+use super::host::Host;
+use super::host_queue::Job;
 use super::in_flight::InFlight;
 use super::site::Site;
 use super::stream_rate::FIRST_ROUND;
 use crate::error::Cause;
 use crate::priority::{Priority, Urgency};
-use crate::progress::Progress;
 use crate::transport::source::{Fetch, Stored};
 
 /// Maximum size of an object for a batch; larger ones are worth a request of their own.
@@ -40,30 +40,25 @@ impl Host {
         }
         let mut expected = self.expected(&jobs[0].fetch);
         let limit = self.fair_share(expected);
-        let mut prefetch = self.prefetch.borrow_mut();
-        let mut taken = Vec::new();
-        for (number, job) in prefetch.iter().take(LOOKED_AT) {
-            if !Arc::ptr_eq(&job.site, &jobs[0].site) || !self.is_small(job) {
-                continue;
+        let (site, mut count) = (jobs[0].site.clone(), 1);
+        jobs.extend(self.queue.take_prefetches(LOOKED_AT, |job| {
+            if !Arc::ptr_eq(&job.site, &site) || !self.is_small(job) {
+                return Some(false);
             }
             expected += self.expected(&job.fetch);
-            if taken.len() + 1 == most || expected > limit {
-                break;
-            }
-            taken.push(*number);
-        }
-        jobs.extend(taken.iter().filter_map(|number| prefetch.remove(number)));
+            count += 1;
+            (count <= most && expected <= limit).then_some(true)
+        }));
         jobs
     }
 
     /// Returns the maximum size of the batch of the first job: the queued bytes divided by the requests that
     /// may start. Connections start slowly, so several with a little each are faster than one with all.
     fn fair_share(&self, first: u64) -> u64 {
-        let prefetch = self.prefetch.borrow();
-        let small = prefetch.values().take(LOOKED_AT).filter(|job| self.is_small(job));
-        let queued: u64 = small.map(|job| self.expected(&job.fetch)).sum();
-        let window = self.window.borrow().size(self.most_prefetched());
-        let free = window.saturating_sub(self.active()).max(1) as u64;
+        let small = |job: &Job| if self.is_small(job) { self.expected(&job.fetch) } else { 0 };
+        let queued = self.queue.sum(LOOKED_AT, small);
+        let window = self.path.window(self.most_prefetched());
+        let free = window.saturating_sub(self.load.active()).max(1) as u64;
         ((first + queued) / free).clamp(FIRST_ROUND, EXPECTED_MAX)
     }
 
@@ -120,7 +115,7 @@ impl Host {
             match part.filter(|part| part.len() as u64 <= job.fetch.limit) {
                 Some(part) => {
                     if let Some(plain) = job.fetch.plain_size {
-                        self.learn(plain, part.len() as u64);
+                        self.path.learn(plain, part.len() as u64);
                     }
                     let mut share = self.context.budget.share();
                     // However full the budget is: the bytes are here.
@@ -129,7 +124,7 @@ impl Host {
                 }
                 None => {
                     job.alone = true;
-                    self.add(job);
+                    self.queue.add(job);
                 }
             }
         }
@@ -140,26 +135,7 @@ impl Host {
 fn fetch_all(jobs: &[Job]) -> Fetch {
     let names: Vec<ObjectName> = jobs.iter().filter_map(|job| job.fetch.object).collect();
     Fetch {
-        path: batch::path(&names),
-        what: "a batch of objects".into(),
-        object: None,
-        expect: None,
-        check: None,
-        part: None,
-        whole: None,
-        fields: None,
-        form: None,
-        header_only: false,
-        about: None,
-        limit: batch::BYTES_MAX as u64,
-        plain_size: None,
-        fresh: false,
-        detour: 0,
         priority: Priority::new(Urgency::Prefetch),
-        progress: Progress::default(),
-        replaceable: false,
-        watch: None,
-        spool: None,
-        relay: None,
+        ..Fetch::new(batch::path(&names), "a batch of objects", batch::BYTES_MAX as u64)
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Connections {
     opening: Cell<usize>,
     open: Rc<Cell<usize>>,
     pruning: Cell<bool>,
+    /// True if the server multiplexes requests on one connection.
+    multiplexes: Cell<bool>,
 }
 
 struct Idle {
@@ -53,6 +55,15 @@ impl Connections {
     pub(super) fn counted(&self) -> Open {
         self.open.set(self.open.get() + 1);
         Open(self.open.clone())
+    }
+
+    /// Records that the server multiplexes requests on one connection.
+    pub(super) fn multiplexed(&self) {
+        self.multiplexes.set(true);
+    }
+
+    pub(super) fn multiplexes(&self) -> bool {
+        self.multiplexes.get()
     }
 
     /// Returns the idle connection used last.

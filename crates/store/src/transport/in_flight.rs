@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::fair_queue::User;
 use super::host::Host;
@@ -14,9 +14,6 @@ use crate::transport::source::Fetch;
 
 /// Size from which a response must yield to demands, in bytes.
 const LARGE: u64 = 1 << 20;
-/// Maximum number of such prefetches in flight. Several, as a loss makes a connection slow for a while; not
-/// many, as each takes an equal share of the path from the next demand.
-const LARGE_AT_ONCE: usize = 6;
 /// Divisor of the path's capacity: a response is slow if its connection delivers less than this part
 const SLOW_PART: u64 = 8;
 /// Number of round trips for which a slow response would have to continue before it is replaced.
@@ -49,13 +46,11 @@ pub(super) struct InFlight {
 impl InFlight {
     pub(super) fn take(host: Rc<Host>, priority: &Priority, expected: u64) -> Self {
         let (urgency, user) = (priority.urgency(), priority.user());
-        if urgency == Urgency::Demand {
-            host.users.borrow_mut().begin(user);
-        }
-        let active = host.active_as(urgency);
-        active.set(active.get() + 1);
+        host.load.begin(urgency, user);
         let large = urgency == Urgency::Prefetch && is_large(expected);
-        host.large.set(host.large.get() + usize::from(large));
+        if large {
+            host.load.begin_large();
+        }
         let turn = Self {
             host,
             urgency: Cell::new(urgency),
@@ -80,16 +75,15 @@ impl InFlight {
         if self.urgency.get() == Urgency::Prefetch && fetch.priority.urgency() == Urgency::Demand {
             self.urgency.set(Urgency::Demand);
             self.user.set(fetch.priority.user());
-            self.host.users.borrow_mut().begin(self.user.get());
-            self.host.prefetch_active.set(self.host.prefetch_active.get() - 1);
-            self.host.demand_active.set(self.host.demand_active.get() + 1);
-            self.host.demanded.set(self.host.demanded.get() + self.counted.get());
+            self.host.load.raise(self.user.get(), self.counted.get());
             self.no_longer_large();
         }
     }
 
     fn no_longer_large(&self) {
-        self.host.large.set(self.host.large.get() - usize::from(self.large.replace(false)));
+        if self.large.replace(false) {
+            self.host.load.end_large();
+        }
     }
 
     /// Sets the bytes still expected.
@@ -97,10 +91,7 @@ impl InFlight {
         self.coming.set(bytes);
         let on_path = bytes.min(self.stream_rate.get().on_path());
         let before = self.counted.replace(on_path);
-        let demanded = (self.urgency.get() == Urgency::Demand).then_some(&self.host.demanded);
-        for total in [Some(&self.host.coming), demanded].into_iter().flatten() {
-            total.set(total.get() - before + on_path);
-        }
+        self.host.load.expect(self.urgency.get(), before, on_path);
     }
 
     /// Records the connection, which delivered so many bytes in its last round trip.
@@ -117,13 +108,11 @@ impl InFlight {
 
     /// Notes the start of a response with the object, after a wait; `announced` is its length.
     pub(super) fn answered(&self, waited: Duration, announced: Option<u64>, fetch: &Fetch) {
-        let now = Instant::now();
-        self.host.path.borrow_mut().answered(waited, now);
-        self.host.window.borrow_mut().answered(waited, self.host.most_prefetched(), now);
+        self.host.path.answered(waited, self.host.most_prefetched(), Instant::now());
         if let Some(bytes) = announced {
             self.expect(bytes);
             if let Some(plain) = fetch.plain_size {
-                self.host.learn(plain, bytes);
+                self.host.path.learn(plain, bytes);
             }
         }
     }
@@ -131,18 +120,14 @@ impl InFlight {
     /// Records received bytes; other requests may start now.
     pub(super) fn received(&self, bytes: u64) {
         let now = Instant::now();
-        if self.stale_until.get().is_none_or(|until| until < now) {
-            self.host.path.borrow_mut().delivered(bytes, now);
-        }
-        self.host.window.borrow_mut().delivered(bytes);
+        let waited_here = self.stale_until.get().is_some_and(|until| until >= now);
+        self.host.path.delivered(bytes, waited_here, now);
         self.host.awaiting.delivered(now);
-        self.host.received.set(self.host.received.get() + bytes);
-        self.host.throughput.borrow_mut().came(bytes, now);
         let mut stream_rate = self.stream_rate.get();
-        let is_round_over = stream_rate.came(bytes, self.host.path.borrow().round_trip(), now);
+        let is_round_over = stream_rate.came(bytes, self.host.path.round_trip(), now);
         self.stream_rate.set(stream_rate);
         self.expect(self.coming.get().saturating_sub(bytes));
-        if self.host.has_queued_prefetches() {
+        if self.host.queue.has_prefetches() {
             self.host.start();
         }
         if is_round_over {
@@ -153,10 +138,7 @@ impl InFlight {
     /// Records progress of the object and of the queues that wait for its place.
     pub(super) fn came_further(&self, fetch: &Fetch) {
         fetch.progress.mark();
-        self.host.progress.mark();
-        if fetch.priority.is_withheld() {
-            self.host.again_progress.mark();
-        }
+        self.host.queue.came_further(fetch);
     }
 
     /// Returns true if the rest would be faster over another connection, because this one was slow for a while.
@@ -166,13 +148,13 @@ impl InFlight {
 
     /// Returns true if the connection is slow for a longer time while the path isn't full.
     fn is_slow(&self) -> bool {
-        let (stream_rate, holds) = (self.stream_rate.get(), self.host.path.borrow().budget());
+        let (stream_rate, holds) = (self.stream_rate.get(), self.host.path.budget());
         let brings = stream_rate.in_a_round();
         self.host.is_far()
             && stream_rate.is_steady()
             && brings < holds / SLOW_PART
             && self.coming.get() > brings.saturating_mul(SLOW_FOR)
-            && self.host.coming.get() < holds / 2
+            && self.host.load.coming() < holds / 2
     }
 
     /// Pauses a large prefetch while demands take at least half of the path; returns true if it paused. Demands
@@ -185,16 +167,15 @@ impl InFlight {
                 return stood;
             }
             stood = true;
-            let round_trip = self.host.path.borrow().round_trip().unwrap_or(STILL);
-            // Whether it was woken or the time is over, it looks again.
-            let _ = timeout(round_trip, self.host.calm.notified()).await;
+            let round_trip = self.host.path.round_trip().unwrap_or(STILL);
+            self.host.load.until_calm(round_trip).await;
             self.stale_until.set(Some(Instant::now() + round_trip));
             self.slow_rounds.set(0);
         }
     }
 
     fn must_stand(&self) -> bool {
-        self.large.get() && self.host.demanded.get() >= self.host.path.borrow().budget() / 2
+        self.large.get() && self.host.load.demanded() >= self.host.path.budget() / 2
     }
 }
 
@@ -203,36 +184,23 @@ fn is_large(bytes: u64) -> bool {
 }
 
 impl Host {
-    fn active_as(&self, urgency: Urgency) -> &Cell<usize> {
-        match urgency {
-            Urgency::Demand => &self.demand_active,
-            Urgency::Prefetch => &self.prefetch_active,
-        }
-    }
-
     /// Returns whether a response of this size may be prefetched now.
     pub(super) fn may_prefetch_large(&self, bytes: u64) -> bool {
-        !is_large(bytes) || self.large.get() < LARGE_AT_ONCE
+        !is_large(bytes) || self.load.may_begin_large()
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let active = self.host.active_as(self.urgency.get());
-        active.set(active.get() - 1);
-        if self.urgency.get() == Urgency::Demand {
-            self.host.users.borrow_mut().end(self.user.get());
-        }
+        self.host.load.end(self.urgency.get(), self.user.get());
         self.expect(0);
         self.no_longer_large();
         if !self.host.is_demanded() {
-            self.host.calm.notify_waiters();
+            self.host.load.calm();
         }
         self.host.start();
-        if self.host.active() == 0 {
-            self.host.path.borrow_mut().idle();
-            self.host.window.borrow_mut().idle();
-            self.host.throughput.borrow_mut().idle();
+        if self.host.load.active() == 0 {
+            self.host.path.idle();
         }
     }
 }
@@ -285,9 +253,9 @@ mod tests {
         assert!(prefetch.must_stand() && !small.must_stand() && !waits.must_stand());
         drop(waits);
         assert!(!prefetch.must_stand());
-        assert!(host.demanded.get() == 0 && host.coming.get() > 0);
+        assert!(host.load.demanded() == 0 && host.load.coming() > 0);
         drop((prefetch, small));
-        assert_eq!((host.coming.get(), host.active()), (0, 0));
+        assert_eq!((host.load.coming(), host.load.active()), (0, 0));
     }
 
     #[test]
@@ -297,7 +265,7 @@ mod tests {
         while host.may_prefetch_large(8 * MIB) {
             turns.push(InFlight::take(host.clone(), &Priority::new(Urgency::Prefetch), 8 * MIB));
         }
-        assert_eq!(turns.len(), LARGE_AT_ONCE);
+        assert_eq!(turns.len(), 6);
         assert!(host.may_prefetch_large(MIB));
         // Demands don't count.
         turns.push(InFlight::take(host.clone(), &Priority::new(Urgency::Demand), 8 * MIB));
@@ -310,10 +278,10 @@ mod tests {
         let host = host();
         let round_trip = Duration::from_millis(80);
         let mut now = Instant::now();
-        host.path.borrow_mut().answered(round_trip, now);
+        host.path.answered(round_trip, 1, now);
         // The path brought 32 MiB a second before.
         for _ in 0..2 {
-            host.path.borrow_mut().delivered(32 * MIB / 12, now);
+            host.path.delivered(32 * MIB / 12, false, now);
             now += round_trip;
         }
         let turn = InFlight::take(host.clone(), &Priority::new(Urgency::Demand), 8 * MIB);

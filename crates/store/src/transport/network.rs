@@ -18,7 +18,8 @@ use super::context::NetworkContext;
 use super::dial::Endpoint;
 use super::dns::{Names, Resolved};
 use super::fair_queue::User;
-use super::host::{Host, Job};
+use super::host::Host;
+use super::host_queue::Job;
 use super::options::HttpOptions;
 use super::site::Site;
 use super::tls::Tls;
@@ -154,7 +155,7 @@ fn take(context: &Rc<NetworkContext>, hosts: &RefCell<HashMap<Endpoint, Rc<Host>
         Command::Fetch(job) => {
             let mut hosts = hosts.borrow_mut();
             let new = || Host::new(context.clone(), &job.site);
-            hosts.entry(job.site.endpoint.clone()).or_insert_with(new).add(*job);
+            hosts.entry(job.site.endpoint.clone()).or_insert_with(new).queue.add(*job);
         }
         Command::Raised(site, number) => {
             if let Some(host) = hosts.borrow().get(&site.endpoint) {

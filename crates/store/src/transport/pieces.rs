@@ -17,7 +17,8 @@ use hyper::StatusCode;
 use tokio::task::JoinSet;
 
 use super::attempt;
-use super::host::{Host, Job};
+use super::host::Host;
+use super::host_queue::Job;
 use super::in_flight::InFlight;
 use super::receive::Receiver;
 use super::site::Site;
@@ -58,11 +59,11 @@ impl Host {
         let Job { site, fetch, .. } = job;
         let is_plain = fetch.expect.is_some() && fetch.part.is_none() && !fetch.fresh && fetch.detour == 0;
         let is_far = self.is_farther_than(self.context.options.pieces);
-        let may = site.via.is_none() && site.capabilities.has_pieces() && !self.multiplexes.get();
+        let may = site.via.is_none() && site.capabilities.has_pieces() && !self.connections.multiplexes();
         if !is_far || !is_plain || !may || fetch.priority.urgency() != Urgency::Demand {
             return None;
         }
-        let free = self.most().saturating_sub(self.active() + 1) as u64;
+        let free = self.most().saturating_sub(self.load.active() + 1) as u64;
         Plan::of(self.expected(fetch), free).filter(|_| self.expected(fetch) <= MEMORY_MAX)
     }
 }
@@ -118,7 +119,7 @@ async fn in_pieces(
     }
     let stored = object.finish().await?;
     if let Some(plain) = fetch.plain_size {
-        host.learn(plain, stored.len());
+        host.path.learn(plain, stored.len());
     }
     Ok(stored)
 }
@@ -178,7 +179,7 @@ impl Object {
             return Vec::new();
         };
         self.asked += left;
-        let free = host.most().saturating_sub(host.active()) as u64;
+        let free = host.most().saturating_sub(host.load.active()) as u64;
         let count = left.div_ceil(FIRST_ROUND).min(PIECES_MAX).min(free).max(1);
         let at = |number: u64| begin + left * number / count;
         (0..count).map(|number| at(number)..at(number + 1)).collect()
