@@ -17,109 +17,73 @@ pub(crate) const NAME_MAX: usize = 1024;
 
 /// Request numbers.
 pub(crate) mod opcode {
-    pub(crate) const LOOKUP: u32 = 1;
-    pub(crate) const FORGET: u32 = 2;
-    pub(crate) const GETATTR: u32 = 3;
-    pub(crate) const SETATTR: u32 = 4;
-    pub(crate) const READLINK: u32 = 5;
-    pub(crate) const SYMLINK: u32 = 6;
-    pub(crate) const MKNOD: u32 = 8;
-    pub(crate) const MKDIR: u32 = 9;
-    pub(crate) const UNLINK: u32 = 10;
-    pub(crate) const RMDIR: u32 = 11;
-    pub(crate) const RENAME: u32 = 12;
-    pub(crate) const LINK: u32 = 13;
-    pub(crate) const OPEN: u32 = 14;
-    pub(crate) const READ: u32 = 15;
-    pub(crate) const WRITE: u32 = 16;
-    pub(crate) const STATFS: u32 = 17;
-    pub(crate) const RELEASE: u32 = 18;
-    pub(crate) const SETXATTR: u32 = 21;
-    pub(crate) const GETXATTR: u32 = 22;
-    pub(crate) const LISTXATTR: u32 = 23;
-    pub(crate) const REMOVEXATTR: u32 = 24;
-    pub(crate) const INIT: u32 = 26;
-    pub(crate) const OPENDIR: u32 = 27;
-    pub(crate) const READDIR: u32 = 28;
-    pub(crate) const RELEASEDIR: u32 = 29;
-    pub(crate) const CREATE: u32 = 35;
-    pub(crate) const INTERRUPT: u32 = 36;
-    pub(crate) const DESTROY: u32 = 38;
-    pub(crate) const IOCTL: u32 = 39;
-    pub(crate) const NOTIFY_REPLY: u32 = 41;
-    pub(crate) const BATCH_FORGET: u32 = 42;
-    pub(crate) const FALLOCATE: u32 = 43;
-    pub(crate) const READDIRPLUS: u32 = 44;
-    pub(crate) const RENAME2: u32 = 45;
-    pub(crate) const TMPFILE: u32 = 51;
+    /// Defines the numbers, and their names for counters; a name is empty where the protocol has none.
+    macro_rules! opcodes {
+        ($($name:ident = $number:literal,)*) => {
+            $(#[allow(dead_code, reason = "counted by name only")] pub(crate) const $name: u32 = $number;)*
 
-    /// Names by number, for counters; empty where the protocol has none.
-    pub(crate) const NAMES: [&str; 64] = [
-        "OTHER",
-        "LOOKUP",
-        "FORGET",
-        "GETATTR",
-        "SETATTR",
-        "READLINK",
-        "SYMLINK",
-        "",
-        "MKNOD",
-        "MKDIR",
-        "UNLINK",
-        "RMDIR",
-        "RENAME",
-        "LINK",
-        "OPEN",
-        "READ",
-        "WRITE",
-        "STATFS",
-        "RELEASE",
-        "",
-        "FSYNC",
-        "SETXATTR",
-        "GETXATTR",
-        "LISTXATTR",
-        "REMOVEXATTR",
-        "FLUSH",
-        "INIT",
-        "OPENDIR",
-        "READDIR",
-        "RELEASEDIR",
-        "FSYNCDIR",
-        "GETLK",
-        "SETLK",
-        "SETLKW",
-        "ACCESS",
-        "CREATE",
-        "INTERRUPT",
-        "BMAP",
-        "DESTROY",
-        "IOCTL",
-        "POLL",
-        "NOTIFY_REPLY",
-        "BATCH_FORGET",
-        "FALLOCATE",
-        "READDIRPLUS",
-        "RENAME2",
-        "LSEEK",
-        "COPY_FILE_RANGE",
-        "SETUPMAPPING",
-        "REMOVEMAPPING",
-        "SYNCFS",
-        "TMPFILE",
-        "STATX",
-        "COPY_FILE_RANGE_64",
-        "",
-        "",
-        "",
-        "",
-        "",
-        "",
-        "",
-        "",
-        "",
-        "",
-    ];
+            pub(crate) const NAMES: [&str; 64] = {
+                let mut names = [""; 64];
+                names[0] = "OTHER";
+                $(names[$number] = stringify!($name);)*
+                names
+            };
+        };
+    }
+
+    opcodes! {
+        LOOKUP = 1,
+        FORGET = 2,
+        GETATTR = 3,
+        SETATTR = 4,
+        READLINK = 5,
+        SYMLINK = 6,
+        MKNOD = 8,
+        MKDIR = 9,
+        UNLINK = 10,
+        RMDIR = 11,
+        RENAME = 12,
+        LINK = 13,
+        OPEN = 14,
+        READ = 15,
+        WRITE = 16,
+        STATFS = 17,
+        RELEASE = 18,
+        FSYNC = 20,
+        SETXATTR = 21,
+        GETXATTR = 22,
+        LISTXATTR = 23,
+        REMOVEXATTR = 24,
+        FLUSH = 25,
+        INIT = 26,
+        OPENDIR = 27,
+        READDIR = 28,
+        RELEASEDIR = 29,
+        FSYNCDIR = 30,
+        GETLK = 31,
+        SETLK = 32,
+        SETLKW = 33,
+        ACCESS = 34,
+        CREATE = 35,
+        INTERRUPT = 36,
+        BMAP = 37,
+        DESTROY = 38,
+        IOCTL = 39,
+        POLL = 40,
+        NOTIFY_REPLY = 41,
+        BATCH_FORGET = 42,
+        FALLOCATE = 43,
+        READDIRPLUS = 44,
+        RENAME2 = 45,
+        LSEEK = 46,
+        COPY_FILE_RANGE = 47,
+        SETUPMAPPING = 48,
+        REMOVEMAPPING = 49,
+        SYNCFS = 50,
+        TMPFILE = 51,
+        STATX = 52,
+        COPY_FILE_RANGE_64 = 53,
+    }
 }
 
 /// Bits of the INIT exchange; those above bit 31 travel in `flags2`.
