@@ -7,29 +7,21 @@ mod events;
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hickory_resolver::TokioResolver;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use hyper::{Request, Response, StatusCode, header};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::dial::{AGENT, Line};
-use super::site::endpoint;
-use super::tls::Tls;
+use super::client::{Client, ClientOptions, Received};
 use super::url::BaseUrl;
 use crate::error::{Cause, StoreError};
-use crate::servers::Authorities;
+use crate::servers::{Authorities, Dns};
 use events::Events;
 
 /// The pause after a stream that broke off; it doubles with each that brought nothing.
@@ -44,8 +36,10 @@ const LASTED: Duration = Duration::from_secs(30);
 /// the server.
 const EVENTS_MAX: u32 = 4;
 const BYTES_MAX: usize = 128 << 10;
-/// Timeout for a name, a connection, and the start of a response.
-const STEP: Duration = Duration::from_secs(10);
+/// Timeout for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for a name, a connection and the start of a response together.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Called with the data of each event, on the thread that listens.
 pub type EventHandler = Arc<dyn Fn(&[u8]) + Send + Sync>;
@@ -196,43 +190,25 @@ impl Listener {
         }
     }
 
-    async fn open(&self, listen: &SseOptions) -> Result<Response<Incoming>, End> {
+    async fn open(&self, listen: &SseOptions) -> Result<Response<Received<Full<Bytes>>>, End> {
         let broken = |error: &dyn std::fmt::Display| End::Broken(error.to_string());
-        let late = |what: &str| End::Broken(format!("{what} took longer than {STEP:?}"));
-        let addresses = timeout(STEP, self.resolve()).await.map_err(|_| late("its name"))?;
-        let addresses = addresses.map_err(|error| broken(&error))?;
-        let endpoint = endpoint(&self.base, None, &listen.authorities, false);
-        let (line, _) =
-            endpoint.connect(&addresses, &Tls::default(), STEP).await.map_err(|error| broken(&error))?;
-        let stream: Box<dyn super::dial::Stream> = match line {
-            Line::Plain(stream) => Box::new(stream),
-            Line::Secure(stream) | Line::Multiplexed(stream) => stream,
-        };
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-        tokio::spawn(async move {
-            // Its errors reach the stream.
-            let _ = connection.await;
+        // A stream that is silent for too long is noticed where it is read.
+        let stall = listen.silence + ANSWER_TIMEOUT;
+        let client = Client::new(ClientOptions {
+            authorities: listen.authorities.clone(),
+            dns: Dns::default(),
+            connect: CONNECT_TIMEOUT,
+            stall,
+            idle: Duration::ZERO,
         });
-        let request = Request::get(self.base.path_of("").trim_end_matches('/'))
-            .header(header::HOST, self.base.authority())
-            .header(header::USER_AGENT, AGENT)
+        let path = self.base.path_of("");
+        let request = Request::get(format!("{}{}", self.base.origin(), path.trim_end_matches('/')))
             .header(header::ACCEPT, "text/event-stream")
             .body(Full::new(Bytes::from(listen.body.clone())))
             .map_err(|error| broken(&error))?;
-        let answer = timeout(STEP, sender.send_request(request)).await.map_err(|_| late("an answer"))?;
-        answer.map_err(|error| broken(&error))
-    }
-
-    /// Returns the server's addresses. The resolver is made each time, so that it knows the current network.
-    async fn resolve(&self) -> io::Result<Vec<IpAddr>> {
-        if let Ok(address) = self.base.host.parse() {
-            return Ok(vec![address]);
-        }
-        let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
-        let resolver = resolver.map_err(io::Error::other)?;
-        let found = resolver.lookup_ip(self.base.host.as_str()).await.map_err(io::Error::other)?;
-        Ok(found.iter().collect())
+        let answer = timeout(ANSWER_TIMEOUT, client.send(request)).await;
+        let late = |_| End::Broken(format!("an answer took longer than {ANSWER_TIMEOUT:?}"));
+        answer.map_err(late)?.map_err(|error| broken(&error))
     }
 }
 
@@ -280,7 +256,7 @@ fn spread(pause: Duration) -> Duration {
 }
 
 /// Checks that the response is a stream of events.
-fn check(response: &Response<Incoming>) -> Result<(), End> {
+fn check<B>(response: &Response<B>) -> Result<(), End> {
     let status = response.status();
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
         return Err(End::Broken(format!("the server answered with status {status}")));
@@ -326,8 +302,12 @@ mod tests {
             sent
         });
         let begun = std::time::Instant::now();
-        let listen =
-            SseOptions { url, body: String::new(), silence: STEP, authorities: Authorities::default() };
+        let listen = SseOptions {
+            url,
+            body: String::new(),
+            silence: CONNECT_TIMEOUT,
+            authorities: Authorities::default(),
+        };
         let listening = SseListener::start(listen, Arc::new(|_| {})).unwrap();
         let sent = server.join().unwrap();
         assert!(sent < 1 << 30, "the server was never made to wait");
