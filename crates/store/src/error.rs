@@ -12,12 +12,14 @@ use esker_format::compress::DecompressError;
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
+use serde::{Deserialize, Serialize};
 
 use crate::storage_problem::StorageProblem;
 use crate::transport::TlsProblem;
 
 /// Component at fault. Decided where the error is created; fail-over matches on this and nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Blame {
     /// The object: every server has the same wrong object.
     Object,

@@ -221,46 +221,22 @@ impl WantedMessage {
 /// A [`StoreError`] on the wire.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ErrorMessage {
-    blame: BlameMessage,
+    blame: Blame,
     may_pass: bool,
     text: String,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum BlameMessage {
-    Object,
-    Host,
-    Proxy,
-    Disk,
-    Caller,
-}
-
 impl ErrorMessage {
     pub(super) fn new(error: &StoreError) -> Self {
-        let blame = match error.blame() {
-            Blame::Object => BlameMessage::Object,
-            Blame::Host => BlameMessage::Host,
-            Blame::Proxy => BlameMessage::Proxy,
-            Blame::Disk => BlameMessage::Disk,
-            Blame::Caller => BlameMessage::Caller,
-        };
         // The client puts its own name of the object in front.
         let text = error.full_text();
         let rest = text.strip_prefix(error.object()).unwrap_or(&text);
         let rest = rest.strip_prefix(':').unwrap_or(rest).trim_start();
-        Self { blame, may_pass: error.may_pass(), text: cut(rest) }
+        Self { blame: error.blame(), may_pass: error.may_pass(), text: cut(rest) }
     }
 
     pub(super) fn read(self, object: String) -> StoreError {
-        let blame = match self.blame {
-            BlameMessage::Object => Blame::Object,
-            BlameMessage::Host => Blame::Host,
-            BlameMessage::Proxy => Blame::Proxy,
-            BlameMessage::Disk => Blame::Disk,
-            BlameMessage::Caller => Blame::Caller,
-        };
-        StoreError::new(object, Cause::Remote { blame, may_pass: self.may_pass, text: self.text })
+        StoreError::new(object, Cause::Remote { blame: self.blame, may_pass: self.may_pass, text: self.text })
     }
 }
 
