@@ -365,94 +365,55 @@ fn owner_text(pid: Option<u32>) -> String {
 impl Cause {
     /// Returns the component at fault.
     pub fn blame(&self) -> Blame {
-        match self {
-            Cause::Unresolved { .. }
-            | Cause::Unreachable(_)
-            | Cause::TimedOut { .. }
-            | Cause::TakenBack
-            | Cause::Insecure { .. }
-            | Cause::Broken(_)
-            | Cause::Missing { .. }
-            | Cause::Status(_)
-            | Cause::Overloaded { .. }
-            | Cause::Redirected { .. }
-            | Cause::WholeFile
-            | Cause::Unauthorized { .. }
-            | Cause::Untrusted(_)
-            | Cause::Bucket { .. }
-            | Cause::SavedHeadTooOld { .. } => Blame::Host,
-            Cause::TooLarge { .. }
-            | Cause::Corrupt { .. }
-            | Cause::Undecodable(_)
-            | Cause::Changed
-            | Cause::WrongPart { .. }
-            | Cause::WrongList { .. }
-            | Cause::WrongSize { .. } => Blame::Object,
-            Cause::Disk { .. }
-            | Cause::NotPrivate { .. }
-            | Cause::NotOurs { .. }
-            | Cause::Full { .. }
-            | Cause::LargerThanCache { .. } => Blame::Disk,
-            Cause::Silent { .. } => Blame::Disk,
-            Cause::Busy { .. }
-            | Cause::NotAllowed { .. }
-            | Cause::BadUrl { .. }
-            | Cause::Closed
-            | Cause::Interrupted
-            | Cause::NoExternalServer
-            | Cause::Cancelled
-            | Cause::BadPin { .. }
-            | Cause::RouteDown
-            | Cause::QueueFull { .. } => Blame::Caller,
-            Cause::ProxyStatus { .. } | Cause::ProxyLogin { .. } => Blame::Proxy,
-            Cause::Remote { blame, .. } => *blame,
-        }
+        self.judgement().0
     }
 
     /// Returns true if the same request may succeed later without intervention.
     pub fn may_pass(&self) -> bool {
+        self.judgement().1
+    }
+
+    /// Returns the component at fault, and whether the same request may succeed later without intervention.
+    fn judgement(&self) -> (Blame, bool) {
         match self {
-            Cause::Unresolved { .. }
-            | Cause::Unreachable(_)
-            | Cause::TimedOut { .. }
-            | Cause::Broken(_)
-            | Cause::Overloaded { .. }
-            | Cause::SavedHeadTooOld { .. }
-            | Cause::Full { .. }
-            | Cause::Busy { .. }
-            | Cause::Silent { .. }
-            | Cause::ProxyStatus { .. }
-            | Cause::RouteDown
-            | Cause::TakenBack
-            | Cause::QueueFull { .. } => true,
-            Cause::Untrusted(error) => error.is_older(),
-            Cause::Status(status) => matches!(status, 408 | 425 | 429 | 500..=599),
-            Cause::Disk { source, .. } => is_full(source),
-            Cause::Bucket { problem, .. } => problem.may_pass(),
-            Cause::Remote { may_pass, .. } => *may_pass,
-            Cause::Missing { .. }
-            | Cause::Insecure { .. }
-            | Cause::Redirected { .. }
-            | Cause::ProxyLogin { .. }
-            | Cause::WholeFile
-            | Cause::Unauthorized { .. }
-            | Cause::Changed
-            | Cause::WrongPart { .. }
-            | Cause::WrongList { .. }
-            | Cause::TooLarge { .. }
-            | Cause::Corrupt { .. }
-            | Cause::Undecodable(_)
-            | Cause::WrongSize { .. }
-            | Cause::LargerThanCache { .. }
-            | Cause::NotAllowed { .. }
-            | Cause::NotPrivate { .. }
-            | Cause::NotOurs { .. }
-            | Cause::BadUrl { .. }
-            | Cause::Closed
-            | Cause::Interrupted
-            | Cause::NoExternalServer
-            | Cause::Cancelled
-            | Cause::BadPin { .. } => false,
+            Self::Unresolved { .. }
+            | Self::Unreachable(_)
+            | Self::TimedOut { .. }
+            | Self::Broken(_)
+            | Self::Overloaded { .. }
+            | Self::TakenBack
+            | Self::SavedHeadTooOld { .. } => (Blame::Host, true),
+            Self::Status(status) => (Blame::Host, matches!(status, 408 | 425 | 429 | 500..=599)),
+            Self::Untrusted(error) => (Blame::Host, error.is_older()),
+            Self::Bucket { problem, .. } => (Blame::Host, problem.may_pass()),
+            Self::Insecure { .. }
+            | Self::Missing { .. }
+            | Self::Redirected { .. }
+            | Self::WholeFile
+            | Self::Unauthorized { .. } => (Blame::Host, false),
+            Self::TooLarge { .. }
+            | Self::Corrupt { .. }
+            | Self::Undecodable(_)
+            | Self::Changed
+            | Self::WrongPart { .. }
+            | Self::WrongList { .. }
+            | Self::WrongSize { .. } => (Blame::Object, false),
+            Self::Disk { source, .. } => (Blame::Disk, is_full(source)),
+            Self::Full { .. } | Self::Silent { .. } => (Blame::Disk, true),
+            Self::NotPrivate { .. } | Self::NotOurs { .. } | Self::LargerThanCache { .. } => {
+                (Blame::Disk, false)
+            }
+            Self::Busy { .. } | Self::RouteDown | Self::QueueFull { .. } => (Blame::Caller, true),
+            Self::NotAllowed { .. }
+            | Self::BadUrl { .. }
+            | Self::Closed
+            | Self::Interrupted
+            | Self::NoExternalServer
+            | Self::Cancelled
+            | Self::BadPin { .. } => (Blame::Caller, false),
+            Self::ProxyStatus { .. } => (Blame::Proxy, true),
+            Self::ProxyLogin { .. } => (Blame::Proxy, false),
+            Self::Remote { blame, may_pass, .. } => (*blame, *may_pass),
         }
     }
 }
