@@ -8,26 +8,23 @@
 //! A bucket has the layout of a folder: an object is `PREFIX/data/ab/cdef…`, a head is `PREFIX/.cvmfspublished`. The
 //! head is replaced by a conditional put, so that publishers need no lock (decision 0119).
 #![forbid(unsafe_code)]
+// Without the clients of providers, what only they call is unused.
+#![cfg_attr(not(feature = "providers"), allow(dead_code))]
 
 mod address;
 mod connect;
-mod connector;
-mod failure;
-mod open;
-mod probe;
-mod profile;
-mod profile_key;
-mod replace;
-mod requests;
-mod runtime;
+#[cfg(feature = "providers")]
+mod providers;
+#[cfg(not(feature = "providers"))]
+#[path = "no_providers.rs"]
+mod providers;
 mod settings;
-mod sink;
-mod source;
 mod url;
 
 pub use address::{is_bucket, reading_url};
-pub use connect::{connect, connect_bucket, open_storage};
-pub use open::public_url;
+pub use connect::connect;
+#[cfg(feature = "providers")]
+pub use providers::ObjectSink;
+pub use providers::{connect_bucket, open_storage, public_url};
 pub use settings::{Environment, StorageSettings};
-pub use sink::ObjectSink;
 pub use url::{Bucket, Provider, StorageUrl};

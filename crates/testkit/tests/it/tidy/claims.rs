@@ -36,7 +36,7 @@ const CAPABILITIES: &[Capability] = &[
     built(&["copies by catalog rows"], "crates/publish/src/copy_tree.rs"),
     built(&["replicate", "replicates", "replication"], "crates/maintain/src/replicate.rs"),
     built(&["check a repository", "checks repositories", "repairs"], "crates/maintain/src/check.rs"),
-    built(&["s3", "object storage"], "crates/object-storage/src/sink.rs"),
+    built(&["s3", "object storage"], "crates/object-storage/src/providers/sink.rs"),
     built(&["site proxy"], "crates/server/src/proxy.rs"),
     planned(&["gateway"], "crates/server/src/gateway.rs"),
     built(&["metrics", "prometheus"], "crates/server/src/metrics.rs"),

@@ -22,7 +22,7 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("erofs", "tree.rs", "journal, vfs"),
     ("fuse", "session.rs", "journal, kernel-mount, threads, vfs"),
     ("prefetch", "planner.rs", "format, store, threads, vfs"),
-    ("object-storage", "sink.rs", "format, store, threads"),
+    ("object-storage", "providers/sink.rs", "format, store, threads"),
     ("run", "container.rs", "format, fuse, kernel-mount, oci, vfs"),
     ("cache-share", "shared_cache.rs", "format, kernel-mount, object-storage, store, threads"),
     ("repository", "repository.rs", "format, object-storage, store"),

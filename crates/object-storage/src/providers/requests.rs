@@ -16,8 +16,8 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
-use crate::failure::Failure;
-use crate::open::open;
+use super::failure::Failure;
+use super::open::open;
 use crate::settings::StorageSettings;
 use crate::url::Bucket;
 

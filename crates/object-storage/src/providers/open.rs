@@ -9,9 +9,9 @@ use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::{BackoffConfig, ObjectStore, RetryConfig};
 
-use crate::connector::Connector;
-use crate::profile::Profile;
-use crate::profile_key::ProfileKey;
+use super::connector::Connector;
+use super::profile::Profile;
+use super::profile_key::ProfileKey;
 use crate::settings::{Environment, StorageSettings, with_bucket_in_host};
 use crate::url::{Bucket, Provider};
 
@@ -227,8 +227,8 @@ pub fn public_url(bucket: &Bucket, settings: &StorageSettings) -> Option<String>
 
 #[cfg(test)]
 mod tests {
-    use super::super::url::StorageUrl;
     use super::*;
+    use crate::url::StorageUrl;
 
     fn bucket(text: &str) -> Bucket {
         StorageUrl::parse(text).unwrap().bucket().unwrap().clone()

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use esker_store::{RealDisk, StorageProblem, make_dirs, persist};
 use futures_util::future::join_all;
 
-use crate::failure::Failure;
-use crate::requests::{Condition, FileKind, ReadFailure, Requests, Version};
+use super::failure::Failure;
+use super::requests::{Condition, FileKind, ReadFailure, Requests, Version};
 
 /// Number of writers in a race.
 const WRITERS: usize = 12;

@@ -10,7 +10,7 @@ use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use parking_lot::Mutex;
 
-use crate::profile::Profile;
+use super::profile::Profile;
 use crate::settings::Environment;
 
 /// Minimum time between two looks at the files.

@@ -10,8 +10,8 @@ use futures_util::stream::StreamExt;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::requests::Requests;
-use crate::runtime::StorageThread;
+use super::requests::Requests;
+use super::runtime::StorageThread;
 use crate::settings::StorageSettings;
 use crate::url::Bucket;
 

@@ -21,11 +21,11 @@ use parking_lot::Mutex;
 
 use esker_store::{Cause, FileLock, Listed, Locking, Put, Sink, StoreError, Swap};
 
-use crate::open::public_url;
-use crate::probe::{is_remembered, probe, remember};
-use crate::replace::{Replaced, replace};
-use crate::requests::{FileKind, ReadFailure, Requests};
-use crate::runtime::StorageThread;
+use super::open::public_url;
+use super::probe::{is_remembered, probe, remember};
+use super::replace::{Replaced, replace};
+use super::requests::{FileKind, ReadFailure, Requests};
+use super::runtime::StorageThread;
 use crate::settings::StorageSettings;
 use crate::url::Bucket;
 use esker_store::StorageProblem;

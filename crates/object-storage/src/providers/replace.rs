@@ -7,8 +7,8 @@
 use bytes::Bytes;
 use esker_store::StorageProblem;
 
-use crate::failure::Failure;
-use crate::requests::{Condition, ReadFailure, Requests, pause};
+use super::failure::Failure;
+use super::requests::{Condition, ReadFailure, Requests, pause};
 
 /// Size up to which a file is read to be compared; a larger one is only equal to expected content of its size.
 const FILE_MAX: u64 = 1 << 20;
