@@ -1,5 +1,7 @@
 //! The binary `esker`: resolves settings and joins the other crates.
 #![deny(unsafe_code)]
+// A build without all commands leaves helpers of the others unused; the linker drops them.
+#![cfg_attr(not(all(feature = "publisher", feature = "server")), allow(dead_code, unused_imports))]
 
 mod commands;
 mod container;
@@ -26,6 +28,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use esker_node::terminal::shown;
 
+#[cfg(feature = "publisher")]
+use crate::commands::PublisherCommand;
+#[cfg(feature = "server")]
+use crate::commands::ServerCommand;
 use crate::error::{Failure, Kind};
 use crate::logging::LogArgs;
 use crate::mounting::mount_helper::Helper;
@@ -64,25 +70,14 @@ enum Command {
     Cat(commands::cat::Args),
     Stat(commands::stat::Args),
     Find(commands::find::Args),
-    Serve(commands::serve::Args),
-    Proxy(commands::proxy::Args),
+    #[cfg(feature = "server")]
+    #[command(flatten)]
+    Server(ServerCommand),
     Setup(commands::setup::Args),
     Compare(commands::compare::Args),
-    Repo(commands::repo::Args),
-    Key(commands::key::Args),
-    Publish(commands::publish::Args),
-    Ingest(commands::ingest::Args),
-    Graft(commands::graft::Args),
-    Diff(commands::diff::Args),
-    Log(commands::log::Args),
-    Tag(commands::tag::Args),
-    Rollback(commands::rollback::Args),
-    Undo(commands::rollback::UndoArgs),
-    Replicate(Box<commands::replicate::Args>),
-    Collect(commands::collect::Args),
-    Check(commands::check::Args),
-    Transaction(commands::transaction::Args),
-    Profile(commands::profile::Args),
+    #[cfg(feature = "publisher")]
+    #[command(flatten)]
+    Publisher(PublisherCommand),
     Image(commands::image::Args),
     Completions(commands::completions::Args),
     Manual(commands::manual::Args),
@@ -105,23 +100,30 @@ impl Command {
         match self {
             Command::Mount(args) => args.log,
             Command::Broker(args) => args.log,
-            Command::Serve(args) => args.serving.log,
-            Command::Proxy(args) => args.serving.log,
+            #[cfg(feature = "server")]
+            Command::Server(command) => command.log_args(),
             _ => LogArgs::default(),
         }
     }
 
     /// Returns true for programs that run until they are stopped, whose logs must not fill a disk.
     fn is_lasting(&self) -> bool {
-        matches!(
-            self,
-            Command::Mount(_)
-                | Command::Broker(_)
-                | Command::Serve(_)
-                | Command::Proxy(_)
-                | Command::Metrics(_)
-                | Command::AskMounts(_)
-        )
+        match self {
+            Command::Mount(_) | Command::Broker(_) | Command::Metrics(_) | Command::AskMounts(_) => true,
+            #[cfg(feature = "server")]
+            Command::Server(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns true for commands that run programs of the user, whose files are not ours.
+    fn runs_programs(&self) -> bool {
+        match self {
+            Command::Run(_) | Command::Trace(_) => true,
+            #[cfg(feature = "publisher")]
+            Command::Publisher(command) => command.runs_programs(),
+            _ => false,
+        }
     }
 }
 
@@ -150,9 +152,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         }
         _ => {}
     }
-    // Files that a user's command makes are not ours.
-    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_) | Command::Trace(_))
-    {
+    if !command.runs_programs() {
         process::privileges::mend_umask();
     }
     let files = OpenFiles::raise();
@@ -163,9 +163,8 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     }
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
-        Command::Ingest(args) => return commands::ingest::run(args, &settings, files),
-        Command::Transaction(args) => return commands::transaction::run(args, &settings, files),
-        Command::Profile(args) => return commands::profile::run(args, &settings, files),
+        #[cfg(feature = "publisher")]
+        Command::Publisher(command) => return command.run(&settings, files),
         Command::Trace(args) => return commands::trace::run(args, &settings, files),
         Command::Child(_)
         | Command::Replay(_)
@@ -193,22 +192,10 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Cat(args) => commands::cat::run(args, &settings),
         Command::Stat(args) => commands::stat::run(args, &settings),
         Command::Find(args) => commands::find::run(args, &settings),
-        Command::Serve(args) => commands::serve::run(&args, &settings),
-        Command::Proxy(args) => commands::proxy::run(args, &settings),
+        #[cfg(feature = "server")]
+        Command::Server(command) => command.run(&settings),
         Command::Setup(args) => commands::setup::run(&args, &settings),
         Command::Compare(args) => commands::compare::run(&args),
-        Command::Repo(args) => commands::repo::run(args, &settings),
-        Command::Key(args) => commands::key::run(args, &settings),
-        Command::Publish(args) => commands::publish::run(args, &settings),
-        Command::Graft(args) => commands::graft::run(&args),
-        Command::Diff(args) => commands::diff::run(&args, &settings),
-        Command::Log(args) => commands::log::run(&args, &settings),
-        Command::Tag(args) => commands::tag::run(args, &settings),
-        Command::Rollback(args) => commands::rollback::run(&args, &settings),
-        Command::Undo(args) => commands::rollback::undo(&args, &settings),
-        Command::Replicate(args) => commands::replicate::run(&args, &settings),
-        Command::Collect(args) => commands::collect::run(&args, &settings),
-        Command::Check(args) => commands::check::run(&args, &settings),
         Command::Image(args) => commands::image::run(args, &settings),
     };
     done.map(|()| ExitCode::SUCCESS)

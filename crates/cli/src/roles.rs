@@ -35,6 +35,11 @@ const ROLES: [(&str, &[&str]); 8] = [
     ("Shell", &["completions", "manual", "help"]),
 ];
 
+/// Returns true for the commands of a build with all features.
+pub(crate) fn has_in_full_build(name: &str) -> bool {
+    ROLES.iter().any(|(_, names)| names.contains(&name))
+}
+
 /// Returns the template of the help of `esker`, in which the list of commands has a heading for each role.
 pub(crate) fn template() -> StyledStr {
     let esker = Command::augment_subcommands(clap::Command::new("esker"));
@@ -47,7 +52,7 @@ pub(crate) fn template() -> StyledStr {
     let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
     for (role, names) in ROLES {
         let _ = write!(text, "\n{header}{role}:{header:#}\n");
-        for name in names {
+        for name in names.iter().filter(|name| **name == "help" || esker.find_subcommand(name).is_some()) {
             let _ = writeln!(text, "  {literal}{name:<11}{literal:#}  {}", about(name));
         }
     }

@@ -34,6 +34,14 @@ pub(crate) fn without_hidden(mut error: Error, line: &[OsString]) -> Error {
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
         }
     }
+    if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+        && crate::roles::has_in_full_build(name)
+    {
+        let tip =
+            format!("this build has the commands of a client only; the full build of esker has `{name}`");
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     error
 }
 
