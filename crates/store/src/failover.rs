@@ -150,7 +150,7 @@ impl Source for Routed {
         let router = self.router.clone();
         // The reader of a relayed response gets the bytes of one attempt after the other.
         if fetch.relay.is_some() || router.routes.lock().is_single() {
-            let state = RequestState::new(fetch.fresh);
+            let state = RequestState::new(fetch.http.fresh);
             return router.begin(fetch, state, done);
         }
         router.begin_hedged(fetch, done);
@@ -209,9 +209,9 @@ impl Router {
     }
 
     fn step(&self, fetch: &Fetch, state: &RequestState) -> Step {
-        let place = proxy_hash::place(fetch.expect.as_ref());
+        let place = proxy_hash::place(fetch.expected.hash());
         let routes = self.routes.lock();
-        match fetch.detour {
+        match fetch.attempt.detour {
             0 => {
                 let first = if state.has_failed() { None } else { routes.first(place) };
                 first.map_or_else(|| state.next(&routes.choices(place)), Step::Take)
@@ -233,7 +233,7 @@ impl Router {
     /// Makes one attempt on one route.
     fn go(self: Arc<Self>, route: Route, mut fetch: Fetch, state: RequestState, done: Callback<Stored>) {
         let source = self.route_source(route).source;
-        fetch.replaceable = state.has_other(route, &self.routes.lock());
+        fetch.attempt.replaceable = state.has_other(route, &self.routes.lock());
         state.uses(route);
         let next = fetch.clone();
         let answered = Callback::new(move |outcome| match outcome {
@@ -267,10 +267,10 @@ impl Router {
             let location = location.clone();
             return self.follow(route, &location, fetch, state, error, done);
         }
-        let is_late = state.is_further() || fetch.watch.as_ref().is_some_and(|watch| watch.is_late());
-        if is_damage(&error) && !fetch.fresh && !is_late && !fetch.priority.give_up() {
+        let is_late = state.is_further() || fetch.attempt.watch.as_ref().is_some_and(|watch| watch.is_late());
+        if is_damage(&error) && !fetch.http.fresh && !is_late && !fetch.priority.give_up() {
             // A cache on the way may hold damaged bytes; a pause would not help.
-            fetch.fresh = true;
+            fetch.http.fresh = true;
             return self.go(route, fetch, state, done);
         }
         self.failures.error(&error);
@@ -295,7 +295,7 @@ impl Router {
         if !in_time {
             return self.round_over(fetch, state, error, done);
         }
-        fetch.fresh = state.fresh;
+        fetch.http.fresh = state.fresh;
         self.advance(fetch, state, Some(error), done);
     }
 
@@ -313,7 +313,7 @@ impl Router {
         match self.policy.next(state.rounds, &error) {
             Some(pause) if !is_old && state.is_in_time(&fetch.progress, self.time_for(&fetch), pause) => {
                 self.failures.retried();
-                fetch.fresh = state.fresh;
+                fetch.http.fresh = state.fresh;
                 self.network.clone().later(pause, move || self.begin(fetch, state, done));
             }
             _ => done.err(error),

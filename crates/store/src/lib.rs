@@ -89,7 +89,8 @@ pub use storage_problem::StorageProblem;
 pub use transport::range_file::RangeFile;
 pub use transport::relay::{Relay, RelayPart};
 pub use transport::source::{
-    Check, Fetch, FileVersion, MEMORY_MAX, Source, Spool, SpoolAccount, Stored, Validator,
+    AttemptRoute, Check, Expected, Fetch, FilePart, FileVersion, HttpRequest, MEMORY_MAX, Source, Spool,
+    SpoolAccount, Stored, Validator,
 };
 pub use transport::status::{NetworkStatus, Reach, RouteStatus};
 pub use transport::{

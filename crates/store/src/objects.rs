@@ -29,7 +29,7 @@ use crate::objects::single_flight::{Answer, SingleFlight, Waiter};
 use crate::objects::status::{StoreStatus, Traffic};
 use crate::priority::{Priority, Urgency};
 use crate::progress::Progress;
-use crate::transport::source::{Fetch, Source};
+use crate::transport::source::{AttemptRoute, Expected, Fetch, FilePart, HttpRequest, Source};
 
 /// Objects of one repository, over a cache that several repositories may share.
 pub struct Objects {
@@ -398,22 +398,14 @@ impl FetchJob {
             path: self.wanted.path(),
             what: self.wanted.label().into(),
             object: self.wanted.is_at_its_name().then_some(self.wanted.name),
-            expect: Some(self.wanted.name.hash),
-            check: None,
-            part: self.wanted.part(),
-            whole: None,
-            fields: None,
-            form: None,
-            header_only: false,
-            about: Some(self.wanted.what.as_str().into()),
+            expected: Expected::Hash(self.wanted.name.hash),
+            part: self.wanted.part().map(FilePart::from),
             limit: self.wanted.stored_limit(),
             plain_size: self.wanted.size,
-            fresh: false,
-            detour: 0,
+            http: HttpRequest { about: Some(self.wanted.what.as_str().into()), ..HttpRequest::default() },
+            attempt: AttemptRoute::default(),
             priority: self.priority.clone(),
             progress: self.progress.clone(),
-            replaceable: false,
-            watch: None,
             spool: Some(self.store.cache.clone()),
             relay: None,
         };

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::cache::block_cache::BlockCache;
     use crate::callback::Callback;
-    use crate::transport::source::{Fetch, FileVersion, Source, Stored};
+    use crate::transport::source::{Expected, Fetch, FileVersion, Source, Stored};
 
     /// Hands each request to the test, which answers it.
     struct Asked(Mutex<mpsc::Sender<(Fetch, Callback<Stored>)>>);
@@ -109,7 +109,7 @@ mod tests {
             assert!(failed.join().unwrap().is_err());
             let fetched = read();
             let (fetch, done) = requests.recv().unwrap();
-            assert_eq!(fetch.part, Some(8..10));
+            assert_eq!(fetch.part.map(|part| part.range), Some(8..10));
             done.ok(Stored::in_memory(b"ab".to_vec()));
             assert_eq!(**fetched.join().unwrap().unwrap(), *b"ab");
         });
@@ -124,7 +124,7 @@ mod tests {
         thread::scope(|scope| {
             let reader = scope.spawn(|| file.block(1));
             let (fetch, done) = requests.recv().unwrap();
-            let check = fetch.check.expect("a check");
+            let Expected::Checked(check) = fetch.expected else { panic!("no check") };
             assert!(check(&[1; 4]).is_ok());
             assert!(matches!(check(&[0; 4]), Err(Cause::WrongPart { from: 4, to: 8 })));
             done.err(failure());

@@ -9,8 +9,8 @@ use esker_format::object::ObjectName;
 use esker_object_storage::connect;
 use esker_repository::{DATABASE_MAX, RepositoryError};
 use esker_store::{
-    Callback, Cause, Engine, EngineOptions, Fetch, FolderSpool, RealDisk, Servers, Sink, Source, Spool,
-    Stored, read_file,
+    Callback, Cause, Engine, EngineOptions, Expected, Fetch, FolderSpool, RealDisk, Servers, Sink, Source,
+    Spool, Stored, read_file,
 };
 
 /// Bytes that a response to a request for its header may have.
@@ -147,12 +147,14 @@ impl Mirror for MirrorServer {
     }
 
     fn presence(&self, path: &str) -> Result<Verdict, RepositoryError> {
-        self.judge(Fetch { header_only: true, ..Fetch::new(path, path, HEADER_MAX) })
+        let mut fetch = Fetch::new(path, path, HEADER_MAX);
+        fetch.http.header_only = true;
+        self.judge(fetch)
     }
 
     fn verify(&self, name: &ObjectName) -> Result<Verdict, RepositoryError> {
         let fetch = Fetch::new(name.path(), name.to_string(), DATABASE_MAX);
-        self.judge(Fetch { expect: Some(name.hash), spool: Some(temporary_files()), ..fetch })
+        self.judge(Fetch { expected: Expected::Hash(name.hash), spool: Some(temporary_files()), ..fetch })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use esker_format::object::ObjectName;
 use esker_repository::{DATABASE_MAX, RepositoryError};
 use esker_store::{
-    Callback, Cause, Check, Fetch, FolderSpool, LargeBytes, Priority, Source, StoreError, Urgency,
+    Callback, Cause, Check, Expected, Fetch, FolderSpool, LargeBytes, Priority, Source, StoreError, Urgency,
 };
 
 /// The servers of one repository.
@@ -30,7 +30,8 @@ impl Origin {
         limit: u64,
         check: Option<Check>,
     ) -> Result<Option<Vec<u8>>, RepositoryError> {
-        let fetch = Fetch { fresh: true, check, ..Fetch::new(path, path, limit) };
+        let mut fetch = Fetch { expected: check.into(), ..Fetch::new(path, path, limit) };
+        fetch.http.fresh = true;
         Ok(self.read(&*self.source, fetch)?.map(LargeBytes::into_vec))
     }
 
@@ -62,7 +63,7 @@ impl Origin {
     pub(super) fn fetch(&self, name: &ObjectName, plain_size: Option<u64>, urgency: Urgency) -> Fetch {
         Fetch {
             object: Some(*name),
-            expect: Some(name.hash),
+            expected: Expected::Hash(name.hash),
             plain_size,
             priority: Priority::new(urgency),
             spool: Some(Arc::new(FolderSpool(self.spool.clone()))),

@@ -75,7 +75,8 @@ impl Shared {
             let Some(pause) = shared.retries.pause(failed, &error) else { return done.err(error) };
             tracing::debug!(%error, "a request is repeated in {:.1} s", pause.as_secs_f64());
             // Past caches, which may have kept the damaged bytes; and a prefetch is given up too easily.
-            let fetch = Fetch { fresh: true, priority: Priority::new(Urgency::Demand), ..again };
+            let mut fetch = Fetch { priority: Priority::new(Urgency::Demand), ..again };
+            fetch.http.fresh = true;
             let request = Request { fetch, failed: failed + 1, done };
             shared.waiting.lock().push(Waiting { at: Instant::now() + pause, request, error });
             shared.added.notify_one();

@@ -55,7 +55,7 @@ impl BucketSource {
 
 impl Reader {
     async fn read(&self, fetch: &Fetch, share: Share) -> Result<Stored, Cause> {
-        if fetch.part.is_some() || fetch.form.is_some() || fetch.header_only {
+        if fetch.part.is_some() || fetch.http.form.is_some() || fetch.http.header_only {
             return Err(Cause::WholeFile);
         }
         // The semaphore is never closed.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::trust::{self, AcceptedHead};
-use esker_store::{Cause, Check, Fetch, Stored};
+use esker_store::{Cause, Check, Expected, Fetch, Stored};
 use tokio::time::timeout;
 
 use super::files::head_of;
@@ -29,7 +29,7 @@ pub(crate) async fn agreed_manifest(upstream: &Arc<Upstream>, place: &Arc<Place>
     let check = check(place.name.clone()?);
     let ask = |source| {
         let mut fetch = Fetch::new(manifest::PATH, place.title(), SIGNED_MAX);
-        fetch.check = Some(check.clone());
+        fetch.expected = Expected::Checked(check.clone());
         let upstream = upstream.clone();
         tokio::spawn(async move {
             let stored = timeout(ANSWER_MAX, upstream.file_at(&source, fetch)).await.ok()?.ok()?;

@@ -20,7 +20,7 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::trust::{self, AcceptedHead, ClaimedHead, Evidence, TrustError};
 use esker_format::{manifest, whitelist};
-use esker_store::{Cause, Check, Fetch, StoreError, Urgency};
+use esker_store::{Cause, Check, Expected, Fetch, StoreError, Urgency};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -224,8 +224,8 @@ impl Heads {
         for detour in 0..place.source.routes().clamp(1, DETOURS_MAX) {
             let seen = place.files.floor(true, Duration::ZERO);
             let mut fetch = request(place, manifest::PATH, fresh || detour > 0);
-            fetch.check = Some(manifest_check(signed.0.clone(), seen));
-            fetch.detour = detour;
+            fetch.expected = Expected::Checked(manifest_check(signed.0.clone(), seen));
+            fetch.attempt.detour = detour;
             let bytes = match self.offered(place, fetch).await {
                 Ok(bytes) => bytes,
                 Err(failure) => return Err(first_failure.unwrap_or(failure)),
@@ -247,7 +247,7 @@ impl Heads {
     async fn agreed_head(self: &Arc<Self>, place: &Arc<Place>, fresh: bool) -> Result<Kept, Failure> {
         let mut fetch = request(place, manifest::PATH, fresh);
         let seen = place.files.floor(false, self.lasting());
-        fetch.check = place.name.clone().map(|name| manifest_check(name, seen));
+        fetch.expected = place.name.clone().map(|name| manifest_check(name, seen)).into();
         let mut bytes = self.offered(place, fetch).await?;
         let is_new = place.files.get(manifest::PATH).is_none_or(|kept| kept.bytes() != Some(&bytes));
         if place.urls.len() > 1 && (is_new || place.agreed.lock().is_none_or(|at| at.elapsed() > AGREED_AGE))
@@ -275,7 +275,8 @@ impl Heads {
         let seen = keys.as_ref().and_then(|_| place.files.whitelist_time());
         let ask = async |may_be_expired| {
             let mut fetch = request(place, whitelist::PATH, fresh);
-            fetch.check = Some(whitelist_check(name.clone(), keys.clone(), seen, may_be_expired));
+            fetch.expected =
+                Expected::Checked(whitelist_check(name.clone(), keys.clone(), seen, may_be_expired));
             self.offered(place, fetch).await
         };
         let bytes = match ask(false).await {
@@ -288,7 +289,7 @@ impl Heads {
     /// Fetches a file that is not signed.
     async fn other_file(&self, place: &Arc<Place>, path: &str, fresh: bool) -> Result<Kept, Failure> {
         let mut fetch = request(place, path, fresh);
-        fetch.check = Some(Arc::new(|bytes: &[u8]| {
+        fetch.expected = Expected::Checked(Arc::new(|bytes: &[u8]| {
             if bytes.trim_ascii_start().starts_with(b"<") {
                 return Err(Cause::Broken("a web page came in place of the file".to_owned()));
             }
@@ -427,7 +428,7 @@ fn request(place: &Place, path: &str, fresh: bool) -> Fetch {
         _ => FILE_MAX,
     };
     let mut fetch = Fetch::new(path, format!("{}/{path}", place.title()), limit);
-    fetch.fresh = fresh;
+    fetch.http.fresh = fresh;
     fetch
 }
 

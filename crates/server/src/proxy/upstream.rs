@@ -8,8 +8,8 @@ use std::time::Duration;
 use esker_format::object::ObjectName;
 use esker_object_storage::connect_bucket;
 use esker_store::{
-    Authorities, Callback, Cause, Engine, EngineOptions, Fetch, HttpOptions, Priority, Relay, RetryPolicy,
-    Servers, Source, Spool, StoreError, Stored, Urgency, connect, connect_straight,
+    Authorities, Callback, Cause, Engine, EngineOptions, Expected, Fetch, HttpOptions, Priority, Relay,
+    RetryPolicy, Servers, Source, Spool, StoreError, Stored, Urgency, connect, connect_straight,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;
@@ -187,7 +187,7 @@ impl Upstream {
         source: &Arc<dyn Source>,
         mut fetch: Fetch,
     ) -> Result<Stored, StoreError> {
-        fetch.fields = Some(self.fields(false));
+        fetch.http.fields = Some(self.fields(false));
         fetch.spool = Some(self.spool.clone());
         ask(source, fetch).await
     }
@@ -201,14 +201,14 @@ impl Upstream {
     ) -> Result<(), StoreError> {
         let mut fetch = self.fetch(query, false);
         // The relay compares the hash.
-        (fetch.expect, fetch.spool, fetch.limit) = (None, None, RELAYED_MAX);
-        (fetch.relay, fetch.detour) = (Some(relay), place.detour(query.name));
+        (fetch.expected, fetch.spool, fetch.limit) = (Expected::Any, None, RELAYED_MAX);
+        (fetch.relay, fetch.attempt.detour) = (Some(relay), place.detour(query.name));
         ask(&place.source, fetch).await.map(drop)
     }
 
     /// Fetches a file that may change.
     pub(crate) async fn file(&self, place: &Place, mut fetch: Fetch) -> Result<Stored, StoreError> {
-        fetch.fields = Some(self.fields(false));
+        fetch.http.fields = Some(self.fields(false));
         fetch.spool = Some(self.spool.clone());
         let _permit = self.permit(place).await;
         ask(&place.source, fetch).await
@@ -282,9 +282,9 @@ impl Upstream {
         let path = if to_peer { query.name.path() } else { query.path.clone() };
         let mut fetch = Fetch::new(path, what, self.object_max);
         fetch.object = Some(query.name).filter(|name| name.path() == fetch.path);
-        fetch.expect = Some(query.name.hash);
-        fetch.fields = Some(self.fields(to_peer));
-        fetch.fresh = query.fresh;
+        fetch.expected = Expected::Hash(query.name.hash);
+        fetch.http.fields = Some(self.fields(to_peer));
+        fetch.http.fresh = query.fresh;
         fetch.priority = Priority::new(query.urgency);
         fetch.spool = Some(self.spool.clone());
         fetch

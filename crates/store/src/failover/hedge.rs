@@ -130,7 +130,7 @@ impl Router {
             self.look_later();
         }
         let (fetch, ended) = request_attempt(&request, 1);
-        let state = RequestState::of(request, fetch.fresh, Vec::new());
+        let state = RequestState::of(request, fetch.http.fresh, Vec::new());
         self.begin(fetch, state, ended);
     }
 
@@ -184,14 +184,14 @@ impl Router {
         };
         let patience = GROWTH.saturating_pow(u32::try_from(count).unwrap_or(u32::MAX));
         let (fetch, ended) = request_attempt(&request, patience);
-        let state = RequestState::of(request, fetch.fresh, used);
+        let state = RequestState::of(request, fetch.http.fresh, used);
         self.go(route, fetch, state, ended);
     }
 
     /// Returns the least suspected route that is not used yet, in the groups of the used ones or in any; and whether one of
     /// the used ones is marked down.
     fn further_route(&self, fetch: &Fetch, used: &[Route], any_group: bool) -> Option<(Route, bool)> {
-        let place = proxy_hash::place(fetch.expect.as_ref());
+        let place = proxy_hash::place(fetch.expected.hash());
         let routes = self.routes.lock();
         let mut choices = routes.choices(place);
         if !any_group {
@@ -245,7 +245,8 @@ impl HedgedRequests {
 fn request_attempt(request: &Arc<HedgedRequest>, patience: u32) -> (Fetch, Callback<Stored>) {
     let watch = Arc::new(AttemptWatch::new(patience));
     request.state.lock().running.push(watch.clone());
-    let fetch = Fetch { watch: Some(watch.clone()), ..request.fetch.clone() };
+    let mut fetch = request.fetch.clone();
+    fetch.attempt.watch = Some(watch.clone());
     let request = request.clone();
     (fetch, Callback::new(move |outcome| request.ended(&watch, outcome)))
 }

@@ -32,8 +32,8 @@ impl Router {
             // Credentials for one server are not sent to another.
             let is_open = |field: &&(String, String)| !field.0.eq_ignore_ascii_case("authorization");
             let open = |fields: Arc<[(String, String)]>| fields.iter().filter(is_open).cloned().collect();
-            elsewhere.fields = elsewhere.fields.map(open);
-            elsewhere.form = None;
+            elsewhere.http.fields = elsewhere.http.fields.map(open);
+            elsewhere.http.form = None;
         }
         let source = self.new_source(&base, route.egress).source;
         let answered = Callback::new(move |outcome| match outcome {

@@ -12,7 +12,7 @@ use crate::error::{Cause, StoreError};
 use crate::objects::handle::Handle;
 use crate::objects::request::ObjectRequest;
 use crate::priority::Urgency;
-use crate::transport::source::{Fetch, Stored};
+use crate::transport::source::{Expected, Fetch, Stored};
 
 /// Maximum size of a manifest, which has some 20 short lines and a signature.
 const MANIFEST_MAX: u64 = 64 << 10;
@@ -77,8 +77,8 @@ impl Check {
     }
 
     fn fetch(self, mut fetch: Fetch, then: impl FnOnce(Self, Vec<u8>) + Send + 'static) {
-        fetch.fresh = self.fresh;
-        fetch.detour = self.detour;
+        fetch.http.fresh = self.fresh;
+        fetch.attempt.detour = self.detour;
         let source = self.keeper.source.clone();
         source.fetch(
             fetch,
@@ -97,7 +97,7 @@ impl Check {
         let mut fetch = Fetch::new(manifest::PATH, self.what("manifest"), MANIFEST_MAX);
         // So that fail-over tries another server if this one has an old manifest, and another proxy if this one has a
         // login page.
-        fetch.check = Some(Arc::new(move |manifest| {
+        fetch.expected = Expected::Checked(Arc::new(move |manifest| {
             trust::check_offered_manifest(manifest, &keeper.options.name, seen).map_err(Cause::Untrusted)
         }));
         self.fetch(fetch, |check, manifest| {
@@ -137,8 +137,8 @@ impl Check {
 
     fn ask_whitelist(self, manifest: Vec<u8>, certificate: Vec<u8>) {
         let mut fetch = Fetch::new(whitelist::PATH, self.what("whitelist"), WHITELIST_MAX);
-        fetch.check =
-            Some(Arc::new(|bytes: &[u8]| trust::check_offered_whitelist(bytes).map_err(Cause::Untrusted)));
+        let check = |bytes: &[u8]| trust::check_offered_whitelist(bytes).map_err(Cause::Untrusted);
+        fetch.expected = Expected::Checked(Arc::new(check));
         self.fetch(fetch, |check, whitelist| {
             let pool = check.keeper.pool.clone();
             let evidence = Evidence { manifest, whitelist, certificate };

@@ -104,7 +104,7 @@ impl Connection {
 /// Makes one attempt, and logs it for developers.
 pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Result<Stored, Cause> {
     let began = Instant::now();
-    if fetch.watch.as_ref().is_some_and(|watch| watch.is_over()) {
+    if fetch.attempt.watch.as_ref().is_some_and(|watch| watch.is_over()) {
         return Err(Cause::Cancelled);
     }
     let _listed = downloads::begin(site, fetch);
@@ -140,7 +140,7 @@ async fn exchange(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Resu
                 };
                 let complete =
                     if fetch.part.is_none() && from == 0 { range::complete(&response) } else { None };
-                let announced = length(&response).filter(|_| from == 0 && !fetch.header_only);
+                let announced = length(&response).filter(|_| from == 0 && !fetch.http.header_only);
                 let whole = fetch.part.as_ref().and_then(|_| range::whole(&response));
                 in_flight.answered(asked.elapsed(), announced, fetch);
                 connection.kept = kept(&response);
@@ -206,6 +206,7 @@ impl Part {
             began: (now, in_flight.host.path.received()),
             given_up: 0,
             due: fetch
+                .attempt
                 .watch
                 .as_ref()
                 .and_then(|watch| watch.due(options, in_flight.host.expected(fetch), announced)),
@@ -214,7 +215,7 @@ impl Part {
 
     /// Tells the watch of the request if the response is late, and ends it if the object came over another route.
     fn tell(&self, fetch: &Fetch, in_flight: &InFlight) -> Result<(), Cause> {
-        let Some(watch) = &fetch.watch else { return Ok(()) };
+        let Some(watch) = &fetch.attempt.watch else { return Ok(()) };
         let (host, (since, before)) = (&in_flight.host, self.began);
         watch.look(self.due, (since, self.receiver.received(), before), host.totals(), &host.context.options);
         if watch.is_over() { Err(Cause::Cancelled) } else { Ok(()) }
@@ -224,7 +225,7 @@ impl Part {
     /// responses of the server.
     fn is_late(&mut self, fetch: &Fetch, in_flight: &InFlight) -> bool {
         let now = Instant::now();
-        if !fetch.replaceable || now < self.deadline {
+        if !fetch.attempt.replaceable || now < self.deadline {
             return false;
         }
         let (since, before) = self.began;
@@ -323,7 +324,7 @@ async fn send(
     host.queue.waits_at_server(fetch);
     let mut sending = std::pin::pin!(connection.sender.send(request));
     loop {
-        let deadline = entry.deadline(limit, fetch.replaceable);
+        let deadline = entry.deadline(limit, fetch.attempt.replaceable);
         // Being overtaken changes the deadline, and so do bytes of other responses.
         let look = deadline.min(Instant::now() + LOOK);
         tokio::select! {
@@ -340,7 +341,7 @@ async fn send(
         if entry.is_overtaken() {
             queue.leave();
         }
-        if Instant::now() >= entry.deadline(limit, fetch.replaceable) {
+        if Instant::now() >= entry.deadline(limit, fetch.attempt.replaceable) {
             return Err(Cause::TimedOut { phase: Phase::FirstByte, limit });
         }
     }
@@ -369,9 +370,9 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
     let path = base.path_of(&fetch.path);
     // A proxy needs the server in the request target, unless it is a tunnel; HTTP/2 always needs it there.
     let target = if http2 || site.is_asked_of_proxy() { format!("{}{path}", base.origin()) } else { path };
-    let method = match &fetch.form {
+    let method = match &fetch.http.form {
         Some(_) => Method::POST,
-        None if fetch.header_only => Method::HEAD,
+        None if fetch.http.header_only => Method::HEAD,
         None => Method::GET,
     };
     let mut request = Request::builder()
@@ -382,7 +383,7 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
     if !http2 {
         request = request.header(header::HOST, base.authority());
     }
-    if fetch.fresh {
+    if fetch.http.fresh {
         request = request
             .header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))
             .header(header::PRAGMA, HeaderValue::from_static("no-cache"));
@@ -396,10 +397,10 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
         request = request.header(format!("X-CVMFS-{name}"), value);
     }
     if site.connect_options.info_headers.what {
-        request =
-            request.header("cvmfs-info", escaped(fetch.about.as_deref().unwrap_or(&fetch.what).as_bytes()));
+        request = request
+            .header("cvmfs-info", escaped(fetch.http.about.as_deref().unwrap_or(&fetch.what).as_bytes()));
     }
-    for (name, value) in fetch.fields.iter().flat_map(|fields| fields.iter()) {
+    for (name, value) in fetch.http.fields.iter().flat_map(|fields| fields.iter()) {
         request = request.header(name, value);
     }
     if let Some(range) = range::range(fetch, from) {
@@ -408,11 +409,11 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
             request = request.header(header::IF_RANGE, version);
         }
     }
-    if fetch.form.is_some() {
+    if fetch.http.form.is_some() {
         let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
         request = request.header(header::CONTENT_TYPE, kind);
     }
-    let form = fetch.form.as_ref().map(|form| Bytes::copy_from_slice(form.as_bytes()));
+    let form = fetch.http.form.as_ref().map(|form| Bytes::copy_from_slice(form.as_bytes()));
     request.body(Full::new(form.unwrap_or_default())).map_err(|_| Cause::BadUrl {
         url: format!("{base}/{}", fetch.path),
         reason: "it can't be written into a request",
@@ -449,7 +450,8 @@ async fn receive(
             part.deadline += asked.elapsed();
             meter.restart(in_flight.host.totals());
         }
-        let look = if fetch.replaceable { part.deadline.min(meter.deadline()) } else { meter.deadline() };
+        let look =
+            if fetch.attempt.replaceable { part.deadline.min(meter.deadline()) } else { meter.deadline() };
         match timeout_at(look, body.frame()).await {
             Ok(Some(Ok(frame))) => {
                 if let Ok(mut data) = frame.into_data() {
@@ -482,7 +484,7 @@ async fn receive(
         if part.is_late(fetch, in_flight) {
             return Err(Cause::TimedOut { phase: Phase::Attempt, limit: part.limit });
         }
-        if !meter.fast_enough(in_flight.host.totals(), fetch.replaceable) {
+        if !meter.fast_enough(in_flight.host.totals(), fetch.attempt.replaceable) {
             return Err(Cause::TimedOut { phase: Phase::Transfer, limit: limits.low_speed_window });
         }
     }

@@ -64,7 +64,7 @@ impl Host {
 
     fn is_small(&self, job: &Job) -> bool {
         let fetch = &job.fetch;
-        !job.alone && !fetch.fresh && fetch.object.is_some() && self.expected(fetch) <= SMALL
+        !job.alone && !fetch.http.fresh && fetch.object.is_some() && self.expected(fetch) <= SMALL
     }
 
     /// Fetches all of these objects with one request.
@@ -86,7 +86,7 @@ impl Host {
             let all = fetch.priority.clone();
             job.fetch.priority.on_raise(move || all.raise());
             job.fetch.progress.follow(&fetch.progress);
-            if let Some(watch) = &job.fetch.watch {
+            if let Some(watch) = &job.fetch.attempt.watch {
                 watch.sent(Instant::now());
             }
         }

@@ -42,7 +42,7 @@ pub(super) struct Listed(u64);
 /// Adds a request to the list.
 pub(super) fn begin(site: &Arc<Site>, fetch: &Fetch) -> Listed {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let what = fetch.about.as_ref().unwrap_or(&fetch.what).clone();
+    let what = fetch.http.about.as_ref().unwrap_or(&fetch.what).clone();
     let prefetch = fetch.priority.urgency() == Urgency::Prefetch;
     let begun = Begun { site: site.clone(), what, since: Instant::now(), prefetch };
     IN_FLIGHT.lock().insert(number, begun);

@@ -120,7 +120,7 @@ impl Host {
             let expected = if plan.is_some() { 0 } else { self.expected(&job.fetch) };
             let in_flight = InFlight::take(self.clone(), &job.fetch.priority, expected);
             self.queue.left(&job.fetch);
-            if let Some(watch) = &job.fetch.watch {
+            if let Some(watch) = &job.fetch.attempt.watch {
                 watch.sent(Instant::now());
             }
             let again = job.fetch.priority.is_withheld();
@@ -137,7 +137,7 @@ impl Host {
                     host.load.end_withheld();
                 }
                 // If another route is left to try, fail-over tries it.
-                if matches!(outcome, Err(Cause::TakenBack)) && !job.fetch.replaceable {
+                if matches!(outcome, Err(Cause::TakenBack)) && !job.fetch.attempt.replaceable {
                     job.fetch.priority.withheld();
                     host.queue.add_demand(job);
                     return drop(in_flight);

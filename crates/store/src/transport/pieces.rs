@@ -57,7 +57,10 @@ impl Host {
     /// all pieces must be of the same bytes; after damage or on a detour the object is requested whole.
     pub(super) fn plan(&self, job: &Job) -> Option<Plan> {
         let Job { site, fetch, .. } = job;
-        let is_plain = fetch.expect.is_some() && fetch.part.is_none() && !fetch.fresh && fetch.detour == 0;
+        let is_plain = fetch.expected.hash().is_some()
+            && fetch.part.is_none()
+            && !fetch.http.fresh
+            && fetch.attempt.detour == 0;
         let is_far = self.is_farther_than(self.context.options.pieces);
         let may = site.via.is_none() && site.capabilities.has_pieces() && !self.connections.multiplexes();
         if !is_far || !is_plain || !may || fetch.priority.urgency() != Urgency::Demand {
@@ -133,7 +136,7 @@ fn get(
 ) -> impl Future<Output = (u64, Result<Stored, Cause>)> + use<> {
     let (start, len) = (piece.start, piece.end - piece.start);
     let fetch = Fetch {
-        part: Some(piece),
+        part: Some(piece.into()),
         limit: len,
         plain_size: None,
         spool: None,

@@ -4,19 +4,26 @@ use hyper::header::{self, HeaderName};
 use hyper::{Response, StatusCode};
 
 use crate::error::Cause;
-use crate::transport::source::{Fetch, FileVersion, Validator};
+use crate::transport::source::{Fetch, FilePart, FileVersion, Validator};
 
 /// Returns the value of `Range`, if a part is requested.
 pub(super) fn range(fetch: &Fetch, from: u64) -> Option<String> {
     match &fetch.part {
-        Some(part) => Some(format!("bytes={}-{}", part.start + from, part.end.saturating_sub(1))),
+        Some(FilePart { range, .. }) => {
+            Some(format!("bytes={}-{}", range.start + from, range.end.saturating_sub(1)))
+        }
         None => (from > 0).then(|| format!("bytes={from}-")),
     }
 }
 
+/// Returns the known length and version of the file that a part is of.
+fn whole_file(fetch: &Fetch) -> Option<&FileVersion> {
+    fetch.part.as_ref()?.whole.as_deref()
+}
+
 /// Returns the value of `If-Range` for the known version; if it doesn't match, the server sends the whole file.
 pub(super) fn if_range(fetch: &Fetch) -> Option<&str> {
-    match fetch.whole.as_deref()?.version.as_ref()? {
+    match whole_file(fetch)?.version.as_ref()? {
         Validator::Tag(text) | Validator::Time(text) => Some(text),
     }
 }
@@ -24,7 +31,7 @@ pub(super) fn if_range(fetch: &Fetch) -> Option<&str> {
 /// Checks a response from which the bytes before `from` are not needed; returns how many of them it contains. `None`
 /// if its status is to be judged as that of any response.
 pub(super) fn skipped<T>(response: &Response<T>, fetch: &Fetch, from: u64) -> Option<Result<u64, Cause>> {
-    let begin = fetch.part.as_ref().map_or(from, |part| part.start + from);
+    let begin = fetch.part.as_ref().map_or(from, |part| part.range.start + from);
     match (response.status(), &fetch.part) {
         (StatusCode::PARTIAL_CONTENT, _) if fetch.part.is_some() || from > 0 => {
             Some(is_wanted(response, fetch, begin).map(|()| 0))
@@ -41,7 +48,9 @@ pub(super) fn skipped<T>(response: &Response<T>, fetch: &Fetch, from: u64) -> Op
             false => Cause::Changed,
         })),
         // It has become so short that it has no such part.
-        (StatusCode::RANGE_NOT_SATISFIABLE, Some(_)) if fetch.whole.is_some() => Some(Err(Cause::Changed)),
+        (StatusCode::RANGE_NOT_SATISFIABLE, Some(_)) if whole_file(fetch).is_some() => {
+            Some(Err(Cause::Changed))
+        }
         (status, None) if is_whole(status) => Some(Ok(from)),
         _ => None,
     }
@@ -68,7 +77,7 @@ fn is_wanted<T>(response: &Response<T>, fetch: &Fetch, begin: u64) -> Result<(),
     if !is_of(response, fetch) {
         return Err(Cause::Changed);
     }
-    let end = fetch.part.as_ref().map(|part| part.end.min(len.unwrap_or(u64::MAX)));
+    let end = fetch.part.as_ref().map(|part| part.range.end.min(len.unwrap_or(u64::MAX)));
     if first != begin || end.is_some_and(|end| last.checked_add(1) != Some(end)) {
         return Err(wrong());
     }
@@ -78,7 +87,7 @@ fn is_wanted<T>(response: &Response<T>, fetch: &Fetch, begin: u64) -> Result<(),
 /// Returns true if a response is of the known version. One without a validator is trusted where the request
 /// named the version.
 fn is_of<T>(response: &Response<T>, fetch: &Fetch) -> bool {
-    let Some(known) = fetch.whole.as_deref() else { return true };
+    let Some(known) = whole_file(fetch) else { return true };
     let len = span(response).and_then(|span| span.len);
     if len.is_some_and(|len| len != known.len) {
         return false;
@@ -141,7 +150,7 @@ mod tests {
 
     fn of(version: Option<Validator>) -> Fetch {
         let whole = Some(Arc::new(FileVersion { len: 100, version }));
-        Fetch { part: Some(10..20), whole, ..Fetch::new("a", "a", 10) }
+        Fetch { part: Some(FilePart { range: 10..20, whole }), ..Fetch::new("a", "a", 10) }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::callback::Callback;
 use crate::error::{Cause, StoreError};
 use crate::progress::Progress;
-use crate::transport::source::{Check, Fetch, FileVersion, Source, Stored};
+use crate::transport::source::{Check, Fetch, FilePart, FileVersion, Source, Stored};
 
 /// A file on a server.
 pub struct RangeFile {
@@ -26,7 +26,7 @@ impl RangeFile {
     /// Requests the first byte of a file, and thereby its length and version. `what` is its name for messages.
     pub fn open(source: Arc<dyn Source>, path: &str, what: impl Into<Arc<str>>) -> Result<Self, StoreError> {
         let what = what.into();
-        let fetch = Fetch { part: Some(0..1), ..Fetch::new(path, what.clone(), 1) };
+        let fetch = Fetch { part: Some((0..1).into()), ..Fetch::new(path, what.clone(), 1) };
         let stored = wait(&*source, fetch)?;
         let said = || "it doesn't say how long the file is".to_owned();
         let whole = stored.whole().cloned().ok_or_else(|| {
@@ -55,9 +55,12 @@ impl RangeFile {
     /// and is requested again. Blocks, at most as long as the source retries.
     pub fn read(&self, part: Range<u64>, check: Option<Check>) -> Result<Vec<u8>, StoreError> {
         let len = part.end.saturating_sub(part.start);
-        let whole = Some(self.whole.clone());
-        let fetch =
-            Fetch { part: Some(part), whole, check, ..Fetch::new(&*self.path, self.what.clone(), len) };
+        let part = FilePart { range: part, whole: Some(self.whole.clone()) };
+        let fetch = Fetch {
+            part: Some(part),
+            expected: check.into(),
+            ..Fetch::new(&*self.path, self.what.clone(), len)
+        };
         let progress = fetch.progress.clone();
         self.progress.follow(&progress);
         let stored = wait(&*self.source, fetch);
@@ -79,7 +82,7 @@ impl RangeFile {
         check: Option<Check>,
     ) -> Result<Vec<u8>, StoreError> {
         let what = what.into();
-        let stored = wait(source, Fetch { check, ..Fetch::new(path, what.clone(), limit) })?;
+        let stored = wait(source, Fetch { expected: check.into(), ..Fetch::new(path, what.clone(), limit) })?;
         stored.into_bytes().map_err(|error| StoreError::new(what, unreadable(error)))
     }
 }

@@ -68,6 +68,75 @@ pub struct FileVersion {
 /// Check of bytes that have no hash.
 pub type Check = Arc<dyn Fn(&[u8]) -> Result<(), Cause> + Send + Sync>;
 
+/// What the bytes of a response must be.
+#[derive(Clone, Default)]
+pub enum Expected {
+    /// Unknown.
+    #[default]
+    Any,
+    /// Bytes of this hash.
+    Hash(ContentHash),
+    /// Bytes that pass this check; a failure counts as damage in transit.
+    Checked(Check),
+}
+
+impl Expected {
+    /// Returns the hash that the bytes must have, if it is known.
+    pub fn hash(&self) -> Option<&ContentHash> {
+        match self {
+            Self::Hash(hash) => Some(hash),
+            Self::Any | Self::Checked(_) => None,
+        }
+    }
+}
+
+impl From<Option<Check>> for Expected {
+    fn from(check: Option<Check>) -> Self {
+        check.map_or(Self::Any, Self::Checked)
+    }
+}
+
+/// Part of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePart {
+    /// Requested bytes.
+    pub range: Range<u64>,
+    /// Length and version of the file, if they are known; a response of another version is refused.
+    pub whole: Option<Arc<FileVersion>>,
+}
+
+impl From<Range<u64>> for FilePart {
+    fn from(range: Range<u64>) -> Self {
+        Self { range, whole: None }
+    }
+}
+
+/// Properties of a request over HTTP.
+#[derive(Clone, Default)]
+pub struct HttpRequest {
+    /// Value of `cvmfs-info`, if it differs from the description.
+    pub about: Option<Arc<str>>,
+    /// Further fields of the request.
+    pub fields: Option<Arc<[(String, String)]>>,
+    /// Form to send (POST); `None` for GET.
+    pub form: Option<Arc<str>>,
+    /// True to ask for the header of the response only (HEAD); the body is then empty.
+    pub header_only: bool,
+    /// Whether to bypass caches (`no-cache`).
+    pub fresh: bool,
+}
+
+/// Relation of an attempt to other attempts of the same request.
+#[derive(Clone, Default)]
+pub struct AttemptRoute {
+    /// Number of routes to skip, because their responses were invalid.
+    pub detour: usize,
+    /// True if another route is left to try, so that a slow one may be abandoned.
+    pub replaceable: bool,
+    /// Watch of the attempts; none if there is one route only.
+    pub watch: Option<Arc<AttemptWatch>>,
+}
+
 /// One request to a [`Source`].
 #[derive(Clone)]
 pub struct Fetch {
@@ -77,38 +146,22 @@ pub struct Fetch {
     pub what: Arc<str>,
     /// Name of the object, if it is stored at the path of its name.
     pub object: Option<ObjectName>,
-    /// Hash that the bytes must have, if it is known.
-    pub expect: Option<ContentHash>,
-    /// Check of bytes that have no hash; a failure counts as damage in transit.
-    pub check: Option<Check>,
+    /// What the bytes must be.
+    pub expected: Expected,
     /// Requested part of the file; `None` for all of it.
-    pub part: Option<Range<u64>>,
-    /// Length and version of the file that a part is of; a response of another version is refused.
-    pub whole: Option<Arc<FileVersion>>,
-    /// Value of `cvmfs-info`, if it differs from the description.
-    pub about: Option<Arc<str>>,
-    /// Further fields of the request.
-    pub fields: Option<Arc<[(String, String)]>>,
-    /// Form to send (POST); `None` for GET.
-    pub form: Option<Arc<str>>,
-    /// True to ask for the header of the response only (HEAD); the body is then empty.
-    pub header_only: bool,
+    pub part: Option<FilePart>,
     /// Maximum number of accepted bytes.
     pub limit: u64,
     /// Plain size, if known.
     pub plain_size: Option<u64>,
-    /// Whether to bypass caches (`no-cache`).
-    pub fresh: bool,
-    /// Number of routes to skip, because their responses were invalid.
-    pub detour: usize,
+    /// Properties of the request over HTTP.
+    pub http: HttpRequest,
+    /// Relation to other attempts, which fail-over makes.
+    pub attempt: AttemptRoute,
     /// Priority of the request.
     pub priority: Priority,
     /// Progress of the fetch.
     pub progress: Progress,
-    /// True if another route is left to try, so that a slow one may be abandoned.
-    pub replaceable: bool,
-    /// Watch of its attempts; none if there is one route only.
-    pub watch: Option<Arc<AttemptWatch>>,
     /// Spool for bytes that exceed memory. Without it everything up to `limit` is kept in memory.
     pub spool: Option<Arc<dyn Spool>>,
     /// Reader of the bytes while they arrive. The response is empty then, and the reader has verified bytes only if it got the
@@ -123,22 +176,14 @@ impl Fetch {
             path: path.into(),
             what: what.into(),
             object: None,
-            expect: None,
-            check: None,
+            expected: Expected::default(),
             part: None,
-            whole: None,
-            about: None,
-            fields: None,
-            form: None,
-            header_only: false,
             limit,
             plain_size: None,
-            fresh: false,
-            detour: 0,
+            http: HttpRequest::default(),
+            attempt: AttemptRoute::default(),
             priority: Priority::new(Urgency::Demand),
             progress: Progress::default(),
-            replaceable: false,
-            watch: None,
             spool: None,
             relay: None,
         }

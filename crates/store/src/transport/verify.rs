@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use esker_format::hash::ContentHash;
 use esker_threads::waits::WaitCause;
 
 use crate::callback::Callback;
 use crate::pool::Pool;
-use crate::transport::source::{Check, Fetch, Source, Stored};
+use crate::transport::source::{Expected, Fetch, Source, Stored};
 use crate::transport::status::NetworkStatus;
 
 /// Compares the bytes of another source with their expected hash, on the pool, whose thread then completes the
@@ -15,12 +14,6 @@ use crate::transport::status::NetworkStatus;
 pub(crate) struct Verifying {
     inner: Arc<dyn Source>,
     pool: Arc<Pool>,
-}
-
-/// Requirement on the bytes.
-enum Need {
-    Hash(ContentHash),
-    Check(Check),
 }
 
 impl Verifying {
@@ -31,11 +24,9 @@ impl Verifying {
 
 impl Source for Verifying {
     fn fetch(&self, fetch: Fetch, done: Callback<Stored>) {
-        let check = match (fetch.expect, fetch.check.clone()) {
-            (None, None) => return self.inner.fetch(fetch, done),
-            (Some(expected), _) => Need::Hash(expected),
-            (None, Some(check)) => Need::Check(check),
-        };
+        if matches!(fetch.expected, Expected::Any) {
+            return self.inner.fetch(fetch, done);
+        }
         let pool = self.pool.clone();
         let place = self.describe();
         let asked = fetch.clone();
@@ -44,9 +35,10 @@ impl Source for Verifying {
                 fetch.progress.enter(Some(WaitCause::Thread));
                 pool.run_for(&fetch.priority.clone(), move || {
                     fetch.progress.enter(Some(WaitCause::Network));
-                    let verified = match check {
-                        Need::Hash(expected) => stored.verify(&expected, &fetch.progress),
-                        Need::Check(check) => stored.look_at(&check),
+                    let verified = match &fetch.expected {
+                        Expected::Hash(hash) => stored.verify(hash, &fetch.progress),
+                        Expected::Checked(check) => stored.look_at(check),
+                        Expected::Any => Ok(stored),
                     };
                     done.give(verified.map_err(|cause| fetch.error(cause).from_place(place)));
                 })

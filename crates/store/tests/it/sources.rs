@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use esker_store::{Blame, Callback, Cause, Fetch, Source, StoreError, Stored, connect};
+use esker_store::{Blame, Callback, Cause, Expected, Fetch, Source, StoreError, Stored, connect};
 use esker_testkit::mirror::Mirror;
 
 use crate::rig::{Made, Rig, bytes, engine, noise, zlib};
@@ -65,7 +65,7 @@ fn bytes_with_another_hash_are_rejected() {
         for (content, good) in [(&object.stored, true), (&damaged, false)] {
             fs::write(folder.join("file"), content).unwrap();
             let mut request = Fetch::new("file", "a file", 10_000);
-            request.expect = Some(object.wanted.name.hash);
+            request.expected = Expected::Hash(object.wanted.name.hash);
             let got = fetch(source, request).map(|_| ());
             match got {
                 Ok(()) => assert!(good),

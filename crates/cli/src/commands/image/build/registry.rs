@@ -10,8 +10,8 @@ use std::time::Duration;
 use esker_node::repository::engine;
 use esker_oci::{Challenge, Image, Reference, Registry, TokenServer, escaped, token};
 use esker_store::{
-    Callback, Cause, Engine, Fetch, FolderSpool, KeptAuthorities, Servers, Source, Spool, StoreError, Stored,
-    connect,
+    Callback, Cause, Engine, Fetch, FolderSpool, HttpRequest, KeptAuthorities, Servers, Source, Spool,
+    StoreError, Stored, connect,
 };
 
 use super::credentials::{self, Found, Login};
@@ -54,6 +54,11 @@ pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<
     Image::in_registry(&what, &reference.reference, Box::new(web)).map_err(of_oci)
 }
 
+/// Returns the properties of a request with these fields.
+fn with_fields(fields: Option<Arc<[(String, String)]>>) -> HttpRequest {
+    HttpRequest { fields, ..HttpRequest::default() }
+}
+
 fn source(
     engine: &Engine,
     base: &str,
@@ -89,7 +94,7 @@ impl Web {
             let accept = ("Accept".to_owned(), accept.to_owned());
             let fields = Some([accept].into_iter().chain(shown).collect());
             let spool: Arc<dyn Spool> = self.spool.clone();
-            Fetch { fields, spool: Some(spool), ..Fetch::new(&*path, what.clone(), limit) }
+            Fetch { http: with_fields(fields), spool: Some(spool), ..Fetch::new(&*path, what.clone(), limit) }
         };
         let known = self.authorization.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let challenge = match self.wait(&*self.source, fetch(known.as_deref())) {
@@ -159,13 +164,15 @@ impl Web {
                     "grant_type=refresh_token&client_id={CLIENT}&refresh_token={}&{query}",
                     escaped(identity)
                 );
-                Fetch { form: Some(form.into()), ..Fetch::new(file, what, TOKEN_MAX) }
+                let http = HttpRequest { form: Some(form.into()), ..HttpRequest::default() };
+                Fetch { http, ..Fetch::new(file, what, TOKEN_MAX) }
             }
             password => {
                 let separator = if file.contains('?') { '&' } else { '?' };
                 let shown = password.and_then(Login::basic);
                 let fields = shown.map(|value| [("Authorization".to_owned(), value)].into_iter().collect());
-                Fetch { fields, ..Fetch::new(format!("{file}{separator}{query}"), what, TOKEN_MAX) }
+                let path = format!("{file}{separator}{query}");
+                Fetch { http: with_fields(fields), ..Fetch::new(path, what, TOKEN_MAX) }
             }
         };
         let answer = match (self.wait(&*source, fetch), login) {
