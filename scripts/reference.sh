@@ -1,4 +1,4 @@
-# What judge.sh and publish-encoders.sh share: Esker and the reference implementation beside each other. Sourced by them with
+# What judge.sh and replicate-bench.sh share: Esker and the reference implementation beside each other. Sourced by them with
 # `build`, the folder where CernVM-FS was compiled, and `work`, a folder of their own, which has `www`, `keys` and `tmp` by the
 # time anything is called. ESKER names the binary if it is not that of a release build.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are set here and used there, or the other way round
