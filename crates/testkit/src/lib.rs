@@ -41,6 +41,7 @@ pub mod fixture;
 pub mod geo_database;
 pub mod listing;
 pub mod log_lines;
+mod loopback;
 pub mod memory_tree;
 pub mod mirror;
 pub mod name_server;

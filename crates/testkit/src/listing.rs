@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
+use rustix::fs::{lgetxattr, llistxattr};
 use serde::Deserialize;
 
 use crate::object;
@@ -38,6 +39,33 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Reads an entry from a path, with its inode number; `content` returns the SHA-256 of a regular file.
+    pub(crate) fn on_disk(
+        place: &Path,
+        path: &[u8],
+        content: impl FnOnce(&fs::Metadata) -> Option<String>,
+    ) -> (Self, u64) {
+        let meta = fs::symlink_metadata(place).unwrap_or_else(|e| panic!("stat {}: {e}", place.display()));
+        let kind = meta.file_type();
+        let is_device = kind.is_char_device() || kind.is_block_device();
+        let target = || fs::read_link(place).unwrap_or_else(|e| panic!("readlink {}: {e}", place.display()));
+        let is_root = path == b"/";
+        let entry = Self {
+            path: path.to_vec(),
+            mode: meta.mode(),
+            mtime_ns: meta.mtime() * 1_000_000_000 + meta.mtime_nsec(),
+            uid: meta.uid(),
+            gid: meta.gid(),
+            size: (!kind.is_dir()).then_some(meta.size()),
+            nlink: (!kind.is_dir()).then_some(meta.nlink()),
+            rdev: is_device.then_some(meta.rdev()),
+            target: kind.is_symlink().then(|| target().into_os_string().into_vec()),
+            sha256: if kind.is_file() { content(&meta) } else { None },
+            xattrs: xattrs(place, |name| is_root && ABOUT_THE_CLIENT.contains(&name)),
+        };
+        (entry, meta.ino())
+    }
+
     /// Returns the type bits of the mode.
     pub fn kind(&self) -> u32 {
         self.mode & libc::S_IFMT
@@ -108,12 +136,48 @@ fn latin1(text: &str) -> Vec<u8> {
     text.chars().map(|c| u8::try_from(u32::from(c)).expect("a byte as a Latin-1 character")).collect()
 }
 
+/// Attributes of the root directory in which a client describes itself; no listing has them.
+const ABOUT_THE_CLIENT: [&[u8]; 31] = [
+    b"user.catalog_counters",
+    b"user.esker.error",
+    b"user.external_host",
+    b"user.external_timeout",
+    b"user.fqrn",
+    b"user.hitrate",
+    b"user.host",
+    b"user.host_list",
+    b"user.logbuffer",
+    b"user.ncleanup24",
+    b"user.nclg",
+    b"user.ndiropen",
+    b"user.ndownload",
+    b"user.nioerr",
+    b"user.nopen",
+    b"user.proxy",
+    b"user.proxy_list",
+    b"user.proxy_list_external",
+    b"user.pubkeys",
+    b"user.repo_counters",
+    b"user.revision",
+    b"user.root_hash",
+    b"user.rx",
+    b"user.speed",
+    b"user.tag",
+    b"user.timeout",
+    b"user.timeout_direct",
+    b"user.timestamp_last_ioerr",
+    b"user.useddirp",
+    b"user.usedfd",
+    b"user.version",
+];
+
 /// Lists the entries of a folder, in path order, to compare it with its source.
 pub fn of_folder(folder: &Path) -> Vec<Entry> {
     let mut found = Vec::new();
     let mut waiting = vec![(folder.to_owned(), b"/".to_vec())];
     while let Some((place, path)) = waiting.pop() {
-        found.push(look(&place, &path));
+        let read = |_: &fs::Metadata| Some(object::sha256(&fs::read(&place).unwrap()));
+        found.push(Entry::on_disk(&place, &path, read).0);
         if !found.last().is_some_and(Entry::is_dir) {
             continue;
         }
@@ -127,33 +191,17 @@ pub fn of_folder(folder: &Path) -> Vec<Entry> {
     found
 }
 
-fn look(place: &Path, path: &[u8]) -> Entry {
-    let meta = fs::symlink_metadata(place).unwrap();
-    let kind = meta.file_type();
-    let is_device = kind.is_char_device() || kind.is_block_device();
-    Entry {
-        path: path.to_vec(),
-        mode: meta.mode(),
-        mtime_ns: meta.mtime() * 1_000_000_000 + meta.mtime_nsec(),
-        uid: meta.uid(),
-        gid: meta.gid(),
-        size: (!kind.is_dir()).then_some(meta.size()),
-        nlink: (!kind.is_dir()).then_some(meta.nlink()),
-        rdev: is_device.then_some(meta.rdev()),
-        target: kind.is_symlink().then(|| fs::read_link(place).unwrap().into_os_string().into_vec()),
-        sha256: kind.is_file().then(|| object::sha256(&fs::read(place).unwrap())),
-        xattrs: xattrs(place),
-    }
-}
-
-fn xattrs(place: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+/// Returns the extended attributes of a path, but for names to be left out.
+fn xattrs(place: &Path, left_out: impl Fn(&[u8]) -> bool) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut names = vec![0; 64 << 10];
-    let len = rustix::fs::llistxattr(place, &mut names[..]).unwrap();
-    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let len =
+        llistxattr(place, &mut names[..]).unwrap_or_else(|e| panic!("listxattr {}: {e}", place.display()));
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !left_out(name));
     names
         .map(|name| {
             let mut value = vec![0; 64 << 10];
-            let len = rustix::fs::lgetxattr(place, name, &mut value[..]).unwrap();
+            let len = lgetxattr(place, name, &mut value[..])
+                .unwrap_or_else(|e| panic!("getxattr {} {}: {e}", place.display(), name.escape_ascii()));
             (name.to_vec(), value[..len].to_vec())
         })
         .collect()

@@ -11,22 +11,21 @@ mod link;
 mod request;
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use fault::{Fault, Rule};
 pub use request::Request;
 
+use crate::loopback::Loopback;
+
 /// A running server; stops when dropped.
 #[derive(Debug)]
 pub struct Mirror {
     shared: Arc<MirrorState>,
-    address: SocketAddr,
-    acceptor: Option<JoinHandle<()>>,
+    listener: Loopback,
 }
 
 type Make = Box<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>;
@@ -53,10 +52,6 @@ pub(crate) struct MirrorState {
     pub(crate) link: link::Link,
     log: Mutex<Vec<Request>>,
     logged: Condvar,
-    connections: AtomicU64,
-    streams: Mutex<BTreeMap<u64, TcpStream>>,
-    stopping: AtomicBool,
-    away: AtomicBool,
 }
 
 impl Mirror {
@@ -72,8 +67,6 @@ impl Mirror {
 
     /// Starts a server at this address of the loopback interface.
     pub fn serve_on(root: impl Into<PathBuf>, address: SocketAddr) -> Mirror {
-        let listener = TcpListener::bind(address).expect("binding to the loopback interface");
-        let address = listener.local_addr().expect("a bound address");
         let shared = Arc::new(MirrorState {
             root: root.into(),
             replaced: Mutex::default(),
@@ -83,29 +76,25 @@ impl Mirror {
             link: link::Link::default(),
             log: Mutex::default(),
             logged: Condvar::new(),
-            connections: AtomicU64::new(0),
-            streams: Mutex::default(),
-            stopping: AtomicBool::new(false),
-            away: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&shared);
-        let acceptor = std::thread::spawn(move || accept(&listener, &theirs));
-        Mirror { shared, address, acceptor: Some(acceptor) }
+        let listener = Loopback::listen(address, move |stream| connection::serve(stream, &theirs));
+        Mirror { shared, listener }
     }
 
     /// Returns the address of a path on this server: `http://127.0.0.1:PORT/PATH`.
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}/{}", self.address, path.trim_start_matches('/'))
+        format!("http://{}/{}", self.address(), path.trim_start_matches('/'))
     }
 
     /// Returns the address that the server listens at.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.listener.address()
     }
 
     /// Returns the port that the server listens at.
     pub fn port(&self) -> u16 {
-        self.address.port()
+        self.address().port()
     }
 
     /// Applies `fault` to every request whose path (with its leading slash) the predicate picks.
@@ -175,7 +164,7 @@ impl Mirror {
 
     /// Returns the number of accepted connections.
     pub fn connections(&self) -> u64 {
-        self.shared.connections.load(Ordering::SeqCst)
+        self.listener.connections()
     }
 
     /// Waits until `wanted` requests that the predicate picks have arrived; panics after a minute.
@@ -199,45 +188,26 @@ impl Mirror {
 
     /// Closes all connections, and new ones before a request is read.
     pub fn leave(&self) {
-        self.shared.away.store(true, Ordering::SeqCst);
-        self.shared.break_connections();
+        self.listener.set_away(true);
+        self.listener.break_connections();
     }
 
     /// Accepts connections again after [`Self::leave`].
     pub fn come_back(&self) {
-        self.shared.away.store(false, Ordering::SeqCst);
+        self.listener.set_away(false);
     }
 
     /// Stops the server: connections break, later ones are refused.
-    pub fn stop(mut self) {
-        self.shut_down();
-    }
-
-    fn shut_down(&mut self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.rules.lift_all();
-        self.shared.break_connections();
-        if let Some(acceptor) = self.acceptor.take() {
-            // The acceptor sleeps in accept(); a connection of our own wakes it.
-            drop(TcpStream::connect(self.address));
-            acceptor.join().expect("the acceptor does not panic");
-        }
-    }
+    pub fn stop(self) {}
 }
 
 impl Drop for Mirror {
     fn drop(&mut self) {
-        self.shut_down();
+        self.shared.rules.lift_all();
     }
 }
 
 impl MirrorState {
-    fn break_connections(&self) {
-        for stream in self.streams.lock().unwrap().values() {
-            drop(stream.shutdown(Shutdown::Both));
-        }
-    }
-
     pub(crate) fn record(&self, request: &Request) {
         self.log.lock().unwrap().push(request.clone());
         self.logged.notify_all();
@@ -257,27 +227,5 @@ impl MirrorState {
     /// Returns the header lines of a normal reply.
     pub(crate) fn fields(&self) -> String {
         self.fields.lock().unwrap().clone()
-    }
-}
-
-fn accept(listener: &TcpListener, shared: &Arc<MirrorState>) {
-    for stream in listener.incoming() {
-        if shared.stopping.load(Ordering::SeqCst) {
-            return;
-        }
-        let Ok(stream) = stream else { continue };
-        let number = shared.connections.fetch_add(1, Ordering::SeqCst);
-        if shared.away.load(Ordering::SeqCst) {
-            continue;
-        }
-        if let Ok(clone) = stream.try_clone() {
-            shared.streams.lock().unwrap().insert(number, clone);
-        }
-        let shared = Arc::clone(shared);
-        std::thread::spawn(move || {
-            // Clients come and go as they like: a broken connection is no event.
-            drop(connection::serve(stream, &shared));
-            shared.streams.lock().unwrap().remove(&number);
-        });
     }
 }

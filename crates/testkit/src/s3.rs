@@ -13,16 +13,16 @@ mod message;
 mod program;
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 pub use azurite::AZURITE_ACCOUNT;
 use buckets::Buckets;
 pub use fault::{S3Fault, S3Rule};
 pub use message::S3Request;
 pub use program::S3Program;
+
+use crate::loopback::Loopback;
 
 /// Name of the bucket that every server has.
 pub const BUCKET: &str = "bucket";
@@ -56,8 +56,7 @@ pub struct S3Object {
 #[derive(Debug)]
 pub struct S3Server {
     state: Arc<State>,
-    address: SocketAddr,
-    acceptor: Option<JoinHandle<()>>,
+    listener: Loopback,
 }
 
 /// State that connections share.
@@ -66,26 +65,22 @@ pub(crate) struct State {
     buckets: Buckets,
     rules: fault::Rules,
     log: Mutex<Vec<S3Request>>,
-    streams: Mutex<BTreeMap<u64, TcpStream>>,
-    stopping: AtomicBool,
 }
 
 impl S3Server {
     /// Starts a server with an empty bucket named [`BUCKET`].
     pub fn start() -> Self {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("binding to the loopback interface");
-        let address = listener.local_addr().expect("a bound address");
         let state = Arc::new(State::default());
         state.buckets.make(BUCKET);
         let theirs = state.clone();
-        let acceptor = Some(std::thread::spawn(move || accept(&listener, &theirs)));
-        Self { state, address, acceptor }
+        let address = (Ipv4Addr::LOCALHOST, 0).into();
+        let listener = Loopback::listen(address, move |stream| connection::serve(stream, &theirs));
+        Self { state, listener }
     }
 
     /// Returns the URL of the server.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{}", self.listener.address())
     }
 
     /// Makes a bucket.
@@ -165,37 +160,5 @@ impl S3Server {
     /// Forgets the requests so far; returns their number.
     pub fn forget(&self) -> usize {
         std::mem::take(&mut *self.state.log.lock().unwrap()).len()
-    }
-}
-
-impl Drop for S3Server {
-    fn drop(&mut self) {
-        self.state.stopping.store(true, Ordering::SeqCst);
-        // Wakes the acceptor.
-        let _ = TcpStream::connect(self.address);
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
-        for stream in self.state.streams.lock().unwrap().values() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-}
-
-fn accept(listener: &TcpListener, state: &Arc<State>) {
-    for (number, stream) in (0..).zip(listener.incoming()) {
-        if state.stopping.load(Ordering::SeqCst) {
-            return;
-        }
-        let Ok(stream) = stream else { continue };
-        if let Ok(copy) = stream.try_clone() {
-            state.streams.lock().unwrap().insert(number, copy);
-        }
-        let state = state.clone();
-        std::thread::spawn(move || {
-            // A client that leaves is no failure of the server.
-            let _ = connection::serve(stream, &state);
-            state.streams.lock().unwrap().remove(&number);
-        });
     }
 }

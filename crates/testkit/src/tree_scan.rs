@@ -9,11 +9,11 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, lgetxattr, llistxattr};
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 
 use crate::listing::Entry;
 use crate::object;
@@ -43,7 +43,8 @@ pub fn scan_tree(root: &Path) -> Vec<Found> {
     let mut waiting = vec![b"/".to_vec()];
     while let Some(path) = waiting.pop() {
         let on_disk = root.join(OsStr::from_bytes(&path[1..]));
-        let this = look(&on_disk, &path);
+        let (entry, ino) = Entry::on_disk(&on_disk, &path, |meta| read(&on_disk, meta.size()));
+        let this = Found { entry, ino };
         if this.entry.is_dir() {
             let parent = on_disk.join("..");
             for name in list(&on_disk, this.ino, if path == b"/" { None } else { Some(&parent) }) {
@@ -55,33 +56,6 @@ pub fn scan_tree(root: &Path) -> Vec<Found> {
     }
     found.sort_by(|a, b| a.entry.path.cmp(&b.entry.path));
     found
-}
-
-fn look(on_disk: &Path, path: &[u8]) -> Found {
-    let meta = fs::symlink_metadata(on_disk).unwrap_or_else(|e| panic!("stat {}: {e}", on_disk.display()));
-    let kind = meta.mode() & libc::S_IFMT;
-    let is_dir = kind == libc::S_IFDIR;
-    let is_device = kind == libc::S_IFCHR || kind == libc::S_IFBLK;
-    let target = (kind == libc::S_IFLNK).then(|| {
-        fs::read_link(on_disk)
-            .unwrap_or_else(|e| panic!("readlink {}: {e}", on_disk.display()))
-            .into_os_string()
-            .into_vec()
-    });
-    let entry = Entry {
-        path: path.to_vec(),
-        mode: meta.mode(),
-        mtime_ns: meta.mtime() * 1_000_000_000 + meta.mtime_nsec(),
-        uid: meta.uid(),
-        gid: meta.gid(),
-        size: (!is_dir).then(|| meta.size()),
-        nlink: (!is_dir).then(|| meta.nlink()),
-        rdev: is_device.then(|| meta.rdev()),
-        target,
-        sha256: if kind == libc::S_IFREG { read(on_disk, meta.size()) } else { None },
-        xattrs: xattrs(on_disk, path == b"/"),
-    };
-    Found { entry, ino: meta.ino() }
 }
 
 /// Reads a file in three ways; returns its SHA-256, or none if access is denied.
@@ -118,58 +92,6 @@ fn in_pieces(opened: &File, file: &Path, whole: &[u8], start: usize, length: usi
             .unwrap_or_else(|e| panic!("{} at {offset}: {e}", file.display()));
         assert!(piece[..end - offset] == whole[offset..end], "{} at {offset}+{length}", file.display());
     }
-}
-
-/// Attributes of the root directory in which a client describes itself; no listing has them.
-const ABOUT_THE_CLIENT: [&[u8]; 31] = [
-    b"user.catalog_counters",
-    b"user.esker.error",
-    b"user.external_host",
-    b"user.external_timeout",
-    b"user.fqrn",
-    b"user.hitrate",
-    b"user.host",
-    b"user.host_list",
-    b"user.logbuffer",
-    b"user.ncleanup24",
-    b"user.nclg",
-    b"user.ndiropen",
-    b"user.ndownload",
-    b"user.nioerr",
-    b"user.nopen",
-    b"user.proxy",
-    b"user.proxy_list",
-    b"user.proxy_list_external",
-    b"user.pubkeys",
-    b"user.repo_counters",
-    b"user.revision",
-    b"user.root_hash",
-    b"user.rx",
-    b"user.speed",
-    b"user.tag",
-    b"user.timeout",
-    b"user.timeout_direct",
-    b"user.timestamp_last_ioerr",
-    b"user.useddirp",
-    b"user.usedfd",
-    b"user.version",
-];
-
-fn xattrs(file: &Path, is_root: bool) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut names = vec![0; 64 * 1024];
-    let length =
-        llistxattr(file, &mut names[..]).unwrap_or_else(|e| panic!("listxattr {}: {e}", file.display()));
-    names[..length]
-        .split(|byte| *byte == 0)
-        .filter(|name| !(name.is_empty() || is_root && ABOUT_THE_CLIENT.contains(name)))
-        .map(|name| {
-            let mut value = vec![0; 64 * 1024];
-            let length = lgetxattr(file, name, &mut value[..])
-                .unwrap_or_else(|e| panic!("getxattr {} {}: {e}", file.display(), name.escape_ascii()));
-            value.truncate(length);
-            (name.to_vec(), value)
-        })
-        .collect()
 }
 
 /// One entry of a directory and the position after it.
