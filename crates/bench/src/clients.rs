@@ -14,103 +14,59 @@ use anyhow::{Context, Result, ensure};
 use esker_store::{Callback, Engine, EngineOptions, Fetch, Priority, StoreError, Stored, Urgency, connect};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde::Serialize;
 
 use crate::conditions::Conditions;
-use crate::proxied::{Turns, Way};
+use crate::proxied::{self, Plan, Report, Turns};
 use crate::serve::{self, Served};
-use crate::squid::Squid;
-use crate::table;
 use esker_testkit::soak::Random;
 
 /// Maximum size of an object in bytes, above that of any chunk, compressed or not.
 const OBJECT_MAX: u64 = 64 << 20;
 
-/// Options of the measurement.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The repository's folder.
-    pub repository: PathBuf,
-    /// Number of clients.
-    pub clients: usize,
-    /// Approximate number of stored bytes that each client fetches.
-    pub bytes: u64,
-    /// Maximum number of concurrent requests of a client; by default as many as a mount makes.
-    pub requests: Option<usize>,
-    /// Connections of the plain fetcher.
-    pub connections: usize,
-    /// Number of repetitions.
-    pub repetitions: usize,
-    /// The binary of the server.
-    pub esker: String,
-    /// Path of the squid binary.
-    pub squid: PathBuf,
-}
-
-/// Results of the measurement.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Machine and programs.
-    pub conditions: Conditions,
-    /// Number of clients.
-    pub clients: usize,
-    /// Number of objects that each client fetched.
-    pub objects: usize,
-    /// Stored bytes that each client fetched.
-    pub bytes: u64,
-    /// Connections of the plain fetcher.
-    pub connections: usize,
-    /// True if the proxy had a processor for itself.
-    pub apart: bool,
-    /// The clients and the plain fetcher.
-    pub ways: Vec<Way>,
-}
-
 /// Measures all methods in turns, after a run that fills the proxy's cache.
-pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
+///
+/// `requests` is the maximum number of concurrent requests of a client; `None` for as many as a mount makes.
+pub fn run(plan: &Plan, requests: Option<usize>, mut say: impl FnMut(&str)) -> Result<Report> {
     raise_descriptor_limit()?;
-    let squid_program = plan.squid.to_string_lossy().into_owned();
-    let conditions = Conditions::now(&[&plan.esker, &squid_program]);
+    let conditions = Conditions::now(&[&plan.esker, "squid"]);
     let objects = choose(&plan.repository, plan.bytes)?;
     let bytes: u64 = objects.iter().map(|object| object.bytes).sum();
     let served = Served::start(&plan.esker, &plan.repository)?;
     // With room to spare: evicted objects would be fetched again.
-    let squid = Squid::start(&plan.squid, serve::address(&served.url)?, 2 * bytes + (64 << 20))?;
-    let apart = set_apart(squid.pid())?;
-    let url = serve::at(&served.url, squid.address)?;
+    let (squid, address) = proxied::squid(serve::address(&served.url)?, 2 * bytes + (64 << 20));
+    set_apart(squid.pid())?;
+    let url = serve::at(&served.url, address)?;
     say(&format!("{} objects, {} MB, into the proxy", objects.len(), bytes / 1_000_000));
-    plain::fetch(squid.address, &url, &objects, 1, 4)?;
+    plain::fetch(address, &url, &objects, 1, 4)?;
     let names = [format!("{} clients", plan.clients), format!("{} plain connections", plan.connections)];
     let mut turns = Turns::default();
     for repetition in 0..plan.repetitions {
         say(&format!("{} of {}", repetition + 1, plan.repetitions));
         for way in Turns::order(repetition) {
             turns.run(way, squid.pid(), || match way {
-                0 => emulate(&url, &objects, plan.clients, plan.requests),
-                _ => plain::fetch(squid.address, &url, &objects, plan.clients, plan.connections),
+                0 => emulate(&url, &objects, plan.clients, requests),
+                _ => plain::fetch(address, &url, &objects, plan.clients, plan.connections),
             })?;
         }
     }
     let ways = turns.ways(names);
-    let (clients, connections) = (plan.clients, plan.connections);
-    Ok(Report { conditions, clients, objects: objects.len(), bytes, connections, apart, ways })
+    Ok(Report { conditions, clients: plan.clients, objects: objects.len(), bytes, ways })
 }
 
 /// Pins a process to the first processor, and this thread and its children to the others; does nothing on a
-/// single processor. Not with one only.
-fn set_apart(pid: u32) -> Result<bool> {
+/// single processor.
+fn set_apart(pid: u32) -> Result<()> {
     let mut others = sched_getaffinity(None)?;
     let first = (0..CpuSet::MAX_CPU).find(|cpu| others.is_set(*cpu));
-    let (Some(first), Some(pid)) = (first, Pid::from_raw(pid.cast_signed())) else { return Ok(false) };
+    let (Some(first), Some(pid)) = (first, Pid::from_raw(pid.cast_signed())) else { return Ok(()) };
     if others.count() < 2 {
-        return Ok(false);
+        return Ok(());
     }
     let mut its = CpuSet::new();
     its.set(first);
     others.unset(first);
     sched_setaffinity(Some(pid), &its).context("can't give the proxy a processor of its own")?;
-    sched_setaffinity(None, &others).context("can't leave a processor to the proxy")?;
-    Ok(true)
+    sched_setaffinity(None, &others).context("can't leave a processor to the proxy")
 }
 
 /// An object of the repository.
@@ -203,24 +159,6 @@ pub(crate) fn raise_descriptor_limit() -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
         .context("can't raise the limit of open files")
-}
-
-impl Report {
-    /// Returns the results as a table for terminals.
-    pub fn table(&self) -> String {
-        let total = (self.bytes * self.clients as u64) as f64;
-        let row = |way: &Way| [vec![way.name.clone(), String::new()], way.cells(total).to_vec()].concat();
-        let rows: Vec<_> = self.ways.iter().map(row).collect();
-        let header = [&["", ""], &Way::HEADER[..], &["own CPU s"]].concat();
-        format!(
-            "{} objects, {} MB, fetched {} times\n{}\n\n{}",
-            self.objects,
-            self.bytes / 1_000_000,
-            self.clients,
-            self.conditions.line(),
-            table::layout(&header, &rows)
-        )
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub(crate) mod costs;
 pub(crate) mod jitter;
 pub(crate) mod link;
 pub(crate) mod prepare;
+mod proxied;
 pub(crate) mod publisher;
 pub(crate) mod pynamic;
 pub(crate) mod record_list;

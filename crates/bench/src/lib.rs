@@ -9,7 +9,7 @@
 //! * [`scale`]: the same work by more and more threads;
 //! * [`link`]: the way to a server that is far away;
 //! * [`prepare`]: a repository in which a tree is one of many;
-//! * [`serve`], [`squid`]: a server and a proxy for the time of a measurement;
+//! * [`serve`]: a server for the time of a measurement;
 //! * [`statistics`]: medians, ratios and how far they can be trusted;
 //! * [`lists`]: files that a command opens, for small readers;
 //! * [`measure`]: one run of a command, and what it cost;
@@ -33,7 +33,6 @@ pub mod pynamic;
 pub mod scale;
 pub mod serve;
 pub mod site;
-pub mod squid;
 pub mod startup;
 pub mod statistics;
 pub mod storage;

@@ -5,59 +5,22 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use esker_testkit::web::Web;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::child::Ending;
 use crate::clients::{Object, choose, plain, raise_descriptor_limit};
 use crate::conditions::Conditions;
-use crate::proxied::{Turns, Way};
+use crate::proxied::{self, Plan, Report, Turns};
 use crate::serve::{self, Served};
-use crate::squid::Squid;
-use crate::table;
-
-/// Options of the measurement.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The repository's folder.
-    pub repository: PathBuf,
-    /// Number of clients.
-    pub clients: usize,
-    /// Number of connections of each client.
-    pub connections: usize,
-    /// Approximate number of stored bytes that each client fetches.
-    pub bytes: u64,
-    /// Number of repetitions.
-    pub repetitions: usize,
-    /// The binary of server and proxy.
-    pub esker: String,
-    /// Path of the squid binary.
-    pub squid: PathBuf,
-}
-
-/// Results of the measurement.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Machine and programs.
-    pub conditions: Conditions,
-    /// Number of clients.
-    pub clients: usize,
-    /// Number of objects that each client fetched.
-    pub objects: usize,
-    /// Stored bytes that each client fetched.
-    pub bytes: u64,
-    /// The two proxies.
-    pub ways: Vec<Way>,
-}
 
 /// A running proxy with an empty cache.
 enum Running {
-    Squid(Squid),
+    Squid(Web, SocketAddr),
     Esker {
         child: Ending,
         address: SocketAddr,
@@ -71,7 +34,8 @@ impl Running {
     fn start(way: usize, plan: &Plan, server: &Served, bytes: u64) -> Result<Self> {
         let server = serve::address(&server.url)?;
         if way == 1 {
-            return Ok(Self::Squid(Squid::start(&plan.squid, server, 2 * bytes + (64 << 20))?));
+            let (squid, address) = proxied::squid(server, 2 * bytes + (64 << 20));
+            return Ok(Self::Squid(squid, address));
         }
         let folder = tempfile::Builder::new().prefix("esker-bench-").tempdir()?;
         let mut command = Command::new(&plan.esker);
@@ -89,14 +53,13 @@ impl Running {
 
     fn address(&self) -> SocketAddr {
         match self {
-            Self::Squid(squid) => squid.address,
-            Self::Esker { address, .. } => *address,
+            Self::Squid(_, address) | Self::Esker { address, .. } => *address,
         }
     }
 
     fn pid(&self) -> u32 {
         match self {
-            Self::Squid(squid) => squid.pid(),
+            Self::Squid(squid, _) => squid.pid(),
             Self::Esker { child, .. } => child.pid(),
         }
     }
@@ -105,8 +68,7 @@ impl Running {
 /// Measures both proxies in turns.
 pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     raise_descriptor_limit()?;
-    let squid_program = plan.squid.to_string_lossy().into_owned();
-    let conditions = Conditions::now(&[&plan.esker, &squid_program]);
+    let conditions = Conditions::now(&[&plan.esker, "squid"]);
     let objects = choose(&plan.repository, plan.bytes)?;
     let bytes: u64 = objects.iter().map(|object| object.bytes).sum();
     let served = Served::start(&plan.esker, &plan.repository)?;
@@ -132,22 +94,4 @@ fn clients(proxy: SocketAddr, url: &str, objects: &[Object], plan: &Plan) -> Res
             clients.into_iter().map(|one| one.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
         ended.collect()
     })
-}
-
-impl Report {
-    /// Returns the results as a table for terminals.
-    pub fn table(&self) -> String {
-        let total = (self.bytes * self.clients as u64) as f64;
-        let row = |way: &Way| [vec![way.name.clone()], way.cells(total).to_vec()].concat();
-        let rows: Vec<_> = self.ways.iter().map(row).collect();
-        let header = [&[""], &Way::HEADER[..], &["client CPU s"]].concat();
-        format!(
-            "{} clients, each {} objects, {} MB, through an empty cache\n{}\n\n{}",
-            self.clients,
-            self.objects,
-            self.bytes / 1_000_000,
-            self.conditions.line(),
-            table::layout(&header, &rows)
-        )
-    }
 }

@@ -72,13 +72,13 @@ impl Web {
         Web::squid_that(1, access, |_, _| String::new())
     }
 
-    /// Starts a squid whose access rules are in this configuration, made from its folder and a free port.
+    /// Starts a squid with this configuration, made from its folder and a free port, before that of its files.
     pub fn squid_with(config: impl Fn(&Path, &[u16]) -> String) -> Web {
         Web::start("squid", 1, |folder, ports| {
             let own = folder.display();
             format!(
-                "access_log stdio:{own}/access.log\ncache_log {own}/error.log\npid_filename {own}/pid\n\
-                 visible_hostname web\npinger_enable off\nnetdb_filename none\n{}\n",
+                "{}\naccess_log stdio:{own}/access.log\ncache_log {own}/error.log\npid_filename {own}/pid\n\
+                 visible_hostname web\npinger_enable off\nnetdb_filename none\n",
                 config(folder, ports)
             )
         })
@@ -173,6 +173,11 @@ impl Web {
             });
             assert!(listens, "{program} does not listen\n{}", said());
         }
+    }
+
+    /// Returns the process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Returns the ports.
