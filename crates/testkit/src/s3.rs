@@ -83,11 +83,6 @@ impl S3Server {
         format!("http://{}", self.listener.address())
     }
 
-    /// Makes a bucket.
-    pub fn make_bucket(&self, name: &str) {
-        self.state.buckets.make(name);
-    }
-
     /// Changes how conditional puts work.
     pub fn set_conditions(&self, conditions: Conditions) {
         self.state.buckets.options.lock().unwrap().conditions = conditions;
