@@ -19,7 +19,6 @@ pub(crate) mod scale;
 pub(crate) mod site;
 pub(crate) mod startup;
 pub(crate) mod storage;
-pub(crate) mod waits;
 
 pub(crate) fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<()> {
     let Some(path) = path else { return Ok(()) };

@@ -39,4 +39,3 @@ pub mod storage;
 mod sys;
 pub mod table;
 mod tree_size;
-pub mod waits;

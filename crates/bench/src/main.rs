@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
     backing, clients, costs, jitter, link, prepare, publisher, pynamic, record_list, scale, site, startup,
-    storage, waits,
+    storage,
 };
 
 /// Measures Esker and other methods for comparison.
@@ -37,7 +37,6 @@ enum Scenario {
     RecordList(record_list::Args),
     Clients(clients::Args),
     Site(site::Args),
-    Waits(waits::Args),
     Backing(backing::Args),
 }
 
@@ -55,7 +54,6 @@ fn main() -> Result<()> {
         Scenario::RecordList(args) => record_list::run(&args),
         Scenario::Clients(args) => clients::run(args),
         Scenario::Site(args) => site::run(args),
-        Scenario::Waits(args) => waits::run(&args),
         Scenario::Backing(args) => backing::run(&args),
     }
 }
@@ -100,7 +98,6 @@ mod tests {
                 Scenario::RecordList(_) => "record-list",
                 Scenario::Clients(_) => "clients",
                 Scenario::Site(_) => "site",
-                Scenario::Waits(_) => "waits",
                 Scenario::Backing(_) => "backing",
             });
         }
@@ -111,7 +108,7 @@ mod tests {
     fn the_commands_of_the_guide_are_parsed() {
         let expected = "startup record-list startup backing startup pynamic startup startup \
                         startup prepare startup publisher scale link link prepare clients site \
-                        waits jitter scale costs";
+                        jitter scale costs";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }
 
