@@ -13,22 +13,40 @@ pub trait Holes: Read {
     fn skip_hole(&mut self, len: u64) -> io::Result<bool>;
 }
 
-/// Content of a file in an uncompressed archive file; can be read at any time.
+/// Bytes of an archive by their position.
+pub trait Stored {
+    /// Reads some of the bytes at a position that is not before those read earlier; fails where the archive ends.
+    fn read_stored(&mut self, room: &mut [u8], at: u64) -> io::Result<usize>;
+}
+
+impl Stored for Arc<File> {
+    fn read_stored(&mut self, room: &mut [u8], at: u64) -> io::Result<usize> {
+        match self.read_at(room, at)? {
+            0 if !room.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+            len => Ok(len),
+        }
+    }
+}
+
+/// Content of an entry of an archive, with its holes.
 #[derive(Debug)]
-pub struct FileContent {
-    file: Arc<File>,
+pub struct Content<S> {
+    stored: S,
     data: Data,
     position: u64,
 }
 
-impl FileContent {
+/// Content of a file in an uncompressed archive file; can be read at any time.
+pub type FileContent = Content<Arc<File>>;
+
+impl<S> Content<S> {
     /// Returns the content at the positions `data` of an archive.
-    pub fn new(file: Arc<File>, data: Data) -> Self {
-        Self { file, data, position: 0 }
+    pub fn new(stored: S, data: Data) -> Self {
+        Self { stored, data, position: 0 }
     }
 }
 
-impl Read for FileContent {
+impl<S: Stored> Read for Content<S> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let Some(span) = self.data.at(self.position) else { return Ok(0) };
         let len = match span {
@@ -37,26 +55,19 @@ impl Read for FileContent {
                 room.fill(0);
                 room.len()
             }
-            Span::Stored { at, len } => match self.file.read_at(bounded(room, len), at)? {
-                0 if !room.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
-                len => len,
-            },
+            Span::Stored { at, len } => self.stored.read_stored(bounded(room, len), at)?,
         };
         self.position += len as u64;
         Ok(len)
     }
 }
 
-impl Holes for FileContent {
+impl<S: Stored> Holes for Content<S> {
     fn skip_hole(&mut self, len: u64) -> io::Result<bool> {
-        let is_hole = is_hole(&self.data, self.position, len);
+        let is_hole = matches!(self.data.at(self.position), Some(Span::Hole(hole)) if hole >= len);
         self.position += if is_hole { len } else { 0 };
         Ok(is_hole)
     }
-}
-
-pub(crate) fn is_hole(data: &Data, position: u64, len: u64) -> bool {
-    matches!(data.at(position), Some(Span::Hole(hole)) if hole >= len)
 }
 
 /// Returns the first `len` bytes of the buffer, or all of it.

@@ -23,9 +23,9 @@ mod reader;
 mod sparse;
 
 pub use compression::{Compression, Decompressed, MAGIC_LEN, decompressed};
-pub use content::{FileContent, Holes};
+pub use content::{Content, FileContent, Holes};
 pub use entry::{Device, Entry, Kind, NAME_MAX, PATH_MAX, TARGET_MAX, Time, normalised};
 pub use error::ArchiveError;
 pub use image::{ContainerImage, ContainerImageNames};
-pub use reader::{Content, FileInput, Reader};
+pub use reader::{FileInput, Reader};
 pub use sparse::{Data, Region};

@@ -5,13 +5,13 @@ mod file;
 use std::io::{self, Read};
 
 use crate::ArchiveError;
-use crate::content::{Holes, bounded, is_hole};
+use crate::content::{Content, Stored};
 use crate::entry::{Entry, Kind, check_target, normalised};
 use crate::error::shown;
 use crate::header::{BLOCK, Block, Header, until_zero};
 use crate::other_formats::explained;
 use crate::pax::{self, Extended, decimal};
-use crate::sparse::{Data, Span, SparseMap, real_size};
+use crate::sparse::{Data, SparseMap, real_size};
 
 pub use file::FileInput;
 
@@ -133,9 +133,9 @@ impl<R: Read> Reader<R> {
     }
 
     /// Returns the content of the last entry, from its start or from the position of the last read.
-    pub fn content(&mut self) -> Content<'_, R> {
+    pub fn content(&mut self) -> Content<&mut Self> {
         let data = self.current.as_ref().map(|current| current.data.clone()).unwrap_or_default();
-        Content { reader: self, data, position: 0 }
+        Content::new(self, data)
     }
 
     fn entry(&mut self, at: u64, header: &Header<'_>, before: PendingHeaders) -> Result<Entry, ArchiveError> {
@@ -424,41 +424,13 @@ fn of_either<T>(extended: Option<T>, own: Result<T, String>) -> Result<T, String
     own.map(|own| extended.unwrap_or(own))
 }
 
-/// Content of an entry with its holes, read from the archive as a stream.
-#[derive(Debug)]
-pub struct Content<'r, R> {
-    reader: &'r mut Reader<R>,
-    data: Data,
-    position: u64,
-}
-
-impl<R: Read> Read for Content<'_, R> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let Some(span) = self.data.at(self.position) else { return Ok(0) };
-        let len = match span {
-            Span::Hole(len) => {
-                let room = bounded(room, len);
-                room.fill(0);
-                room.len()
-            }
-            Span::Stored { at, len } => {
-                self.reader.skip_to(at).map_err(ArchiveError::into_io)?;
-                match self.reader.read_some(bounded(room, len)).map_err(ArchiveError::into_io)? {
-                    0 if !room.is_empty() => return Err(self.reader.cut().into_io()),
-                    len => len,
-                }
-            }
-        };
-        self.position += len as u64;
-        Ok(len)
-    }
-}
-
-impl<R: Read> Holes for Content<'_, R> {
-    fn skip_hole(&mut self, len: u64) -> io::Result<bool> {
-        let is_hole = is_hole(&self.data, self.position, len);
-        self.position += if is_hole { len } else { 0 };
-        Ok(is_hole)
+impl<R: Read> Stored for &mut Reader<R> {
+    fn read_stored(&mut self, room: &mut [u8], at: u64) -> io::Result<usize> {
+        self.skip_to(at).map_err(ArchiveError::into_io)?;
+        match self.read_some(room).map_err(ArchiveError::into_io)? {
+            0 if !room.is_empty() => Err(self.cut().into_io()),
+            len => Ok(len),
+        }
     }
 }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use esker_testkit::raw_tar::{self, GNU, Raw, V7, archive, octal12, old_sparse, pax_sparse};
 
 use super::*;
+use crate::content::bounded;
 use crate::entry::{Device, Time};
-use crate::{FileContent, Kind};
+use crate::{FileContent, Holes, Kind};
 
 #[path = "../../../../fuzz/src/archive.rs"]
 #[allow(dead_code, unreachable_pub)]
