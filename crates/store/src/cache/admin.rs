@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Cache;
 use super::entry::Entry;
@@ -258,7 +257,7 @@ impl CacheState {
         if remove {
             self.discard(entry);
         } else {
-            self.damaged.fetch_add(1, Ordering::Relaxed);
+            self.counts.damaged.count();
         }
         Some(DamagedObject { key: entry.key, problem, removed: remove })
     }

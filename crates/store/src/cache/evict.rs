@@ -1,7 +1,6 @@
 //! Evicts objects: least recently read first, in batches, never those in use.
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -89,7 +88,7 @@ impl CacheState {
                     continue;
                 }
                 if entry.is_pinned() || entry.state.lock().users > 0 {
-                    self.spared.fetch_add(1, Ordering::Relaxed);
+                    self.counts.spared.count();
                     freed.in_use += 1;
                     continue;
                 }
@@ -115,16 +114,16 @@ impl CacheState {
             if held {
                 // In use is as good as read now; and so it is not asked about again at once.
                 entry.read_now(self.reads.now());
-                self.spared.fetch_add(1, Ordering::Relaxed);
+                self.counts.spared.count();
             } else if entry.read_at() == *read_at && self.evict(entry) {
                 // Read since it was chosen means: not among the longest unread any more, and perhaps in
                 // the kernel's hands again.
-                self.evicted.fetch_add(1, Ordering::Relaxed);
+                self.counts.evicted.count();
                 freed.objects += 1;
                 freed.bytes += self.charge_of(entry.plain_len);
                 continue;
             } else {
-                self.spared.fetch_add(1, Ordering::Relaxed);
+                self.counts.spared.count();
             }
             freed.in_use += 1;
         }
@@ -181,7 +180,7 @@ impl CacheState {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 // It takes its space still, so it stays in the account.
-                self.note_failure("removing", &path, &error);
+                self.disk_failures.note("removing", &path, &error);
                 return false;
             }
         }
@@ -204,13 +203,13 @@ impl CacheState {
         if !first {
             return;
         }
-        self.damaged.fetch_add(1, Ordering::Relaxed);
+        self.counts.damaged.count();
         self.leave(entry);
         let path = self.layout.object(&entry.key);
         if let Err(error) = self.disk.remove(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            self.note_failure("removing", &path, &error);
+            self.disk_failures.note("removing", &path, &error);
             self.keep_no_index();
         }
         self.close_unused(entry);

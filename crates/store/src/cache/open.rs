@@ -100,7 +100,7 @@ impl CacheState {
             }
             Err(error) => {
                 // An unreadable file is as good as a damaged one; the object can be fetched again.
-                self.note_failure("reading", &self.layout.object(&entry.key), &error);
+                self.disk_failures.note("reading", &self.layout.object(&entry.key), &error);
                 drop(file);
                 self.discard(entry);
                 OpenOutcome::Gone

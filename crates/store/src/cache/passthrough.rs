@@ -153,10 +153,10 @@ impl Spool for CacheState {
     }
 
     fn file(&self) -> io::Result<File> {
-        if let Some(file) = self.begin_nameless()? {
+        if let Some(file) = self.drafts.begin_nameless()? {
             return Ok(file);
         }
-        let path = self.draft();
+        let path = self.drafts.path();
         let writable = self.disk.create_spool(&path)?;
         self.disk.remove(&path)?;
         Ok(writable)

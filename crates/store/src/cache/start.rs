@@ -8,50 +8,40 @@
 
 use parking_lot::{Mutex, RwLock};
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
-
-use rustix::fs::{FlockOperation, flock};
 
 use super::descriptors::{Descriptors, default_limit};
 use super::disk::{Disk, TEMPORARY_PREFIX, persist};
+use super::disk_failures::DiskFailures;
+use super::drafts::{Drafts, is_draft};
 use super::entry::{Entry, Reads, Table};
 use super::evict;
 use super::index::{self, Listed};
 use super::layout::Layout;
+use super::occupation::Occupation;
 use super::options::CacheOptions;
 use super::pins::Pins;
 use super::space::{Marks, Space};
-use super::state::{CacheState, LowerCache};
+use super::state::{CacheCounts, CacheState, Found, LowerCache};
 use super::trailer::TRAILER_LEN;
 use super::uncached::UncachedAccount;
 use crate::engine::Engine;
 use crate::error::Cause;
-use crate::file_lock::FileLock;
 use crate::folder_owner::CacheKind;
 
 /// Bytes of memory for objects that are served uncached because the disk fails. They live as long as a reader holds
 /// them, so this bounds the bytes read at once.
 const UNKEPT_MEMORY_MAX: u64 = 256 << 20;
 
-/// Name of the file by which a file system is tried.
-const NAMED: &str = "named";
-
-/// True for the name of a file in `txn/` that the cache gave.
-pub(crate) fn is_draft(name: &OsStr) -> bool {
-    name == NAMED || name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
-}
-
 /// Content of the folder when the cache was opened.
 pub(super) struct Loaded {
     entries: Vec<Listed>,
-    leftovers: u64,
-    unclean: bool,
+    found: Found,
 }
 
 fn failed(doing: &'static str, path: &Path, source: io::Error) -> Cause {
@@ -96,20 +86,6 @@ pub(crate) fn private(folder: &Path) -> Result<(), Cause> {
     Err(Cause::NotPrivate { path: folder.to_owned(), problem })
 }
 
-/// Takes the lock of the single writer.
-pub(super) fn lock(layout: &Layout) -> Result<FileLock, Cause> {
-    let asked = FileLock::try_take(&layout.lock).map_err(|source| failed("locking", &layout.lock, source))?;
-    asked.or_held(|holder| Cause::Busy { path: layout.root.clone(), pid: holder.pid })
-}
-
-/// Locks the folder against cleaners of temporary folders while it is in use: systemd-tmpfiles skips locked folders.
-/// Failure is harmless.
-pub(super) fn occupy(layout: &Layout) -> Option<File> {
-    let folder = File::open(&layout.root).ok()?;
-    flock(&folder, FlockOperation::NonBlockingLockShared).ok()?;
-    Some(folder)
-}
-
 /// Performs steps 2 to 4 of opening; returns the content found.
 pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Loaded, Cause> {
     let listed = read_index(disk, layout);
@@ -124,20 +100,13 @@ pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Loaded, Cause> {
     leftovers += remove_all(disk, &layout.heads, unfinished)?;
     leftovers += remove_all(disk, &layout.root, unfinished)?;
     match listed {
-        Some(entries) => Ok(Loaded { entries, leftovers, unclean: false }),
+        Some(entries) => Ok(Loaded { entries, found: Found { leftovers, unclean: false } }),
         None => {
             let entries = scan(disk, layout)?;
             let unclean = !entries.is_empty() || leftovers > 0;
-            Ok(Loaded { entries, leftovers, unclean })
+            Ok(Loaded { entries, found: Found { leftovers, unclean } })
         }
     }
-}
-
-/// Returns true if the file system can name an unnamed file once it is complete.
-pub(super) fn names_later(disk: &dyn Disk, layout: &Layout) -> bool {
-    let path = layout.txn.join(NAMED);
-    let Ok(Some(file)) = disk.create_nameless(&layout.txn) else { return false };
-    disk.name(&file, &path).is_ok() && disk.remove(&path).is_ok()
 }
 
 fn read_index(disk: &dyn Disk, layout: &Layout) -> Option<Vec<Listed>> {
@@ -215,9 +184,9 @@ impl CacheState {
         let pool = engine.pool().clone();
         let layout = Layout::new(folder);
         make_folders(&*disk, &layout)?;
-        let lock = lock(&layout)?;
+        let occupation = Occupation::take(&layout)?;
         let opened = load(&*disk, &layout)?;
-        let nameless = names_later(&*disk, &layout);
+        let drafts = Drafts::open(disk.clone(), &layout.txn);
         let cannot_start =
             |source| Cause::Disk { doing: "starting threads for", path: folder.into(), source };
         let space = Space::new(Marks::new(options.quota, options.hard_limit, options.patience));
@@ -228,7 +197,6 @@ impl CacheState {
             disk,
             pins,
             block: block_size(&layout.root),
-            _folder: occupy(&layout),
             layout,
             table: Table::new(),
             space,
@@ -240,20 +208,18 @@ impl CacheState {
             streaming: options.streaming,
             pool,
             evictor: Mutex::new(None),
-            lock: Mutex::new(Some(lock)),
+            occupation,
             gate: RwLock::new(false),
             reads: Reads::default(),
-            next_file: AtomicU64::new(0),
-            nameless,
-            evicted: AtomicU64::new(0),
-            spared: AtomicU64::new(0),
-            disk_errors: AtomicU64::new(u64::from(unreadable.is_some())),
-            disk_failure: Mutex::default(),
-            damaged: AtomicU64::new(0),
+            drafts,
+            counts: CacheCounts::default(),
+            disk_failures: DiskFailures::default(),
             no_index: AtomicBool::new(false),
-            opened_unclean: opened.unclean,
-            leftovers: opened.leftovers,
+            found: opened.found,
         });
+        if unreadable.is_some() {
+            inner.disk_failures.note_silently();
+        }
         inner.adopt(&opened.entries);
         let (space, weak) = (inner.space.clone(), Arc::downgrade(&inner));
         let evictor =
@@ -291,7 +257,7 @@ impl CacheState {
         let unlisted = self.no_index.load(Ordering::Relaxed) || self.is_lost();
         let outcome = if unlisted { Ok(()) } else { self.write_index() };
         // Held until here, so that no other process writes meanwhile.
-        drop(self.lock.lock().take());
+        self.occupation.end();
         outcome
     }
 

@@ -1,26 +1,27 @@
 //! State of an open cache, shared by all its users.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
 use super::descriptors::{Descriptors, Slot};
 use super::disk::Disk;
+use super::disk_failures::DiskFailures;
+use super::drafts::Drafts;
 use super::entry::{Entry, Reads, Table};
 use super::layout::Layout;
+use super::occupation::Occupation;
 use super::pins::Pins;
 use super::space::Space;
 use super::status::{CacheStatus, LowerStatus, Room};
 use super::trailer::TRAILER_LEN;
 use super::uncached::UncachedAccount;
-use crate::clock::unix_now;
-use crate::error::{Cause, is_full};
-use crate::file_lock::FileLock;
+use crate::counter::Counter;
+use crate::error::Cause;
 use crate::objects::object_store::Holder;
 use crate::objects::request::CacheKey;
 use crate::pool::Pool;
@@ -55,60 +56,36 @@ pub(crate) struct CacheState {
     pub(crate) streaming: bool,
     pub(crate) pool: Arc<Pool>,
     pub(super) evictor: Mutex<Option<JoinHandle<()>>>,
-    pub(super) lock: Mutex<Option<FileLock>>,
-    /// Open folder, so that it is not cleaned up by age.
-    pub(super) _folder: Option<std::fs::File>,
+    pub(super) occupation: Occupation,
     /// Whether the cache is closed; held for reading while a file gets its name.
     pub(super) gate: RwLock<bool>,
     pub(super) reads: Reads,
-    pub(super) next_file: AtomicU64,
-    /// Whether new files are unnamed.
-    pub(super) nameless: bool,
-    pub(super) evicted: AtomicU64,
-    pub(super) spared: AtomicU64,
-    pub(super) disk_errors: AtomicU64,
-    pub(super) disk_failure: Mutex<Option<DiskFailure>>,
-    pub(super) damaged: AtomicU64,
+    pub(super) drafts: Drafts,
+    pub(super) counts: CacheCounts,
+    pub(super) disk_failures: DiskFailures,
     /// Set when a file without an entry is left; the next start has to scan for it.
     pub(super) no_index: AtomicBool,
-    pub(super) opened_unclean: bool,
+    pub(super) found: Found,
+}
+
+/// Condition of the folder when the cache was opened.
+pub(super) struct Found {
+    /// Number of unfinished files.
     pub(super) leftovers: u64,
+    /// True if the index was missing.
+    pub(super) unclean: bool,
 }
 
-/// Minimum time between log lines about the same kind of failure.
-const TOLD_EVERY: Duration = Duration::from_secs(600);
-
-/// Latest failed operation on the disk.
-pub(super) struct DiskFailure {
-    time: u64,
-    kind: io::ErrorKind,
-    /// Time of the last log line about this kind.
-    told: Instant,
-    text: String,
-}
-
-impl DiskFailure {
-    /// Replaces the last failure; returns whether to log this one.
-    fn replace(mut self, last: &mut Option<Self>) -> bool {
-        let before = last.as_ref().filter(|last| last.kind == self.kind);
-        let told = before.map(|last| last.told).filter(|told| told.elapsed() < TOLD_EVERY);
-        self.told = told.unwrap_or(self.told);
-        *last = Some(self);
-        told.is_none()
-    }
+/// Counts of objects.
+#[derive(Default)]
+pub(super) struct CacheCounts {
+    pub(super) evicted: Counter,
+    /// Objects that were not evicted because they are in use.
+    pub(super) spared: Counter,
+    pub(super) damaged: Counter,
 }
 
 impl CacheState {
-    /// Makes an unnamed file; none where the file system needs a name.
-    pub(super) fn begin_nameless(&self) -> io::Result<Option<std::fs::File>> {
-        if self.nameless { self.disk.create_nameless(&self.layout.txn) } else { Ok(None) }
-    }
-
-    /// Returns a new name in `txn/`.
-    pub(super) fn draft(&self) -> PathBuf {
-        self.layout.txn.join(self.next_file.fetch_add(1, Ordering::Relaxed).to_string())
-    }
-
     pub(crate) fn add_holder(&self, holder: Weak<dyn Holder>) {
         self.holders.lock().push(holder);
     }
@@ -152,25 +129,12 @@ impl CacheState {
     }
 
     pub(super) fn failed(&self, doing: &'static str, path: &Path, source: io::Error) -> Cause {
-        self.note_failure(doing, path, &source);
+        self.disk_failures.note(doing, path, &source);
         Cause::Disk { doing, path: path.to_owned(), source }
     }
 
-    /// Counts a failed disk operation and keeps its text for the status.
-    pub(super) fn note_failure(&self, doing: &str, path: &Path, error: &io::Error) {
-        self.disk_errors.fetch_add(1, Ordering::Relaxed);
-        let mend = if is_full(error) { ": make room there, or give it a smaller quota" } else { "" };
-        let text = format!("{doing} `{}` failed: {error}{mend}", path.display());
-        let failure = DiskFailure { time: unix_now(), kind: error.kind(), told: Instant::now(), text };
-        let line = failure.text.clone();
-        let is_news = failure.replace(&mut self.disk_failure.lock());
-        if is_news {
-            tracing::warn!(object = %path.display(), "the cache: {line}");
-        }
-    }
-
     pub(super) fn is_lost(&self) -> bool {
-        self.lock.lock().as_ref().is_some_and(|lock| lock.is_lost_at(&self.layout.lock))
+        self.occupation.is_lost()
     }
 
     pub(super) fn keep_no_index(&self) {
@@ -191,7 +155,6 @@ impl CacheState {
     }
 
     pub(crate) fn status(&self) -> CacheStatus {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (descriptors, descriptors_peak, descriptors_limit) = self.descriptors.counts();
         let (pinned, pinned_objects) = self.pins.cached();
         CacheStatus {
@@ -204,17 +167,17 @@ impl CacheState {
             descriptors,
             descriptors_peak,
             descriptors_limit,
-            evicted: get(&self.evicted),
-            spared: get(&self.spared),
+            evicted: self.counts.evicted.value(),
+            spared: self.counts.spared.value(),
             over_quota: self.space.over_quota(),
             unkept: self.uncached_files.served() + self.uncached_memory.served(),
-            disk_errors: get(&self.disk_errors),
-            disk_failure: self.disk_failure.lock().as_ref().map(|last| (last.time, last.text.clone())),
-            damaged: get(&self.damaged),
+            disk_errors: self.disk_failures.count(),
+            disk_failure: self.disk_failures.last(),
+            damaged: self.counts.damaged.value(),
             unchecked: self.table.unchecked(),
             walked: self.table.walked(),
-            opened_unclean: self.opened_unclean,
-            leftovers: self.leftovers,
+            opened_unclean: self.found.unclean,
+            leftovers: self.found.leftovers,
             lower: self.lower.as_ref().map(|lower| lower.status()).unwrap_or_default(),
         }
     }

@@ -36,13 +36,13 @@ pub(crate) struct Writing {
 impl Writing {
     /// Begins a file without a name in the cache yet.
     pub(crate) fn begin(cache: &Arc<CacheState>) -> Result<Self, Cause> {
-        let folder = &cache.layout.txn;
-        let nameless = cache.begin_nameless();
+        let folder = cache.drafts.folder();
+        let nameless = cache.drafts.begin_nameless();
         let nameless = nameless.map_err(|source| cache.failed("creating a file in", folder, source))?;
         let (file, path) = match nameless {
             Some(file) => (file, None),
             None => {
-                let path = cache.draft();
+                let path = cache.drafts.path();
                 let file = cache.disk.create(&path);
                 (file.map_err(|source| cache.failed("creating", &path, source))?, Some(path))
             }
@@ -126,7 +126,7 @@ impl Writing {
         }
         match disk.name(file, to) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let path = self.cache.draft();
+                let path = self.cache.drafts.path();
                 disk.name(file, &path)?;
                 // If that fails too, the next start removes it.
                 disk.rename(&path, to).inspect_err(|_| drop(disk.remove(&path)))
