@@ -53,7 +53,6 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::objects::object_store::Holder;
 use crate::objects::single_flight::SingleFlight;
-use disk::{Disk, RealDisk};
 use lower::LowerTiers;
 use state::LowerCache;
 use status::CacheStatus;
@@ -84,20 +83,10 @@ pub struct Cache {
 impl Cache {
     /// Opens a cache folder, making it if need be, and becomes its writer.
     pub fn open(engine: &Engine, folder: &Path, options: CacheOptions) -> Result<Self, StoreError> {
-        Self::open_on(Arc::new(RealDisk::PRIVATE), engine, folder, options)
-    }
-
-    /// Opens a cache folder on a given disk.
-    pub fn open_on(
-        disk: Arc<dyn Disk>,
-        engine: &Engine,
-        folder: &Path,
-        options: CacheOptions,
-    ) -> Result<Self, StoreError> {
         let failed = |cause| StoreError::new("the cache", cause);
         let lower = LowerTiers::open(&options.lower).map_err(failed)?;
         let tiers = lower.clone().map(|lower| lower as Arc<dyn LowerCache>);
-        let state = CacheState::open(disk, engine, folder, options, tiers).map_err(failed)?;
+        let state = CacheState::open(engine, folder, options, tiers).map_err(failed)?;
         Ok(Self { state, single_flight: Arc::default(), lower })
     }
 

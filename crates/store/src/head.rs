@@ -33,6 +33,8 @@ use saved::{Evidence, Saved, SavedFile};
 /// Trust settings of a repository.
 #[derive(Clone)]
 pub struct HeadOptions {
+    /// Disk of the saved heads.
+    pub disk: Arc<dyn Disk>,
     /// Name of the repository.
     pub name: RepositoryName,
     /// Keys that may sign the whitelist.
@@ -56,6 +58,7 @@ impl HeadOptions {
     pub fn new(name: RepositoryName, keys: MasterKeys) -> Self {
         let now = || UnixTime(i64::try_from(unix_now()).unwrap_or(i64::MAX));
         Self {
+            disk: Arc::new(RealDisk::PRIVATE),
             name,
             keys,
             blacklist: Blacklist::default(),
@@ -149,19 +152,7 @@ impl HeadKeeper {
         heads: &Path,
         options: HeadOptions,
     ) -> Self {
-        Self::new_on(Arc::new(RealDisk::PRIVATE), engine, source, store, heads, options)
-    }
-
-    /// Creates a keeper on a given disk.
-    pub fn new_on(
-        disk: Arc<dyn Disk>,
-        engine: &Engine,
-        source: Arc<dyn Source>,
-        store: Arc<dyn ObjectStore>,
-        heads: &Path,
-        options: HeadOptions,
-    ) -> Self {
-        let file = SavedFile::new(disk, heads, &options.name, &options.keys.id());
+        let file = SavedFile::new(options.disk.clone(), heads, &options.name, &options.keys.id());
         let pool = engine.pool().clone();
         let (state, accepting) = (Mutex::default(), Mutex::default());
         Self { keeper: Arc::new(Keeper { source, store, pool, file, options, state, accepting }) }

@@ -1,12 +1,16 @@
 //! Options of a cache.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::disk::{Disk, RealDisk};
 use super::lower::Lower;
 
 /// Options of a cache.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CacheOptions {
+    /// Disk of the cache.
+    pub disk: Arc<dyn Disk>,
     /// Quota in bytes on disk, counted in blocks of the file system.
     pub quota: u64,
     /// Limit in bytes up to which objects in use may exceed the quota. Objects beyond it are not cached.
@@ -28,6 +32,7 @@ impl CacheOptions {
     /// files.
     pub fn with_quota(quota: u64) -> Self {
         Self {
+            disk: Arc::new(RealDisk::PRIVATE),
             quota,
             hard_limit: quota.saturating_add(quota / 4),
             unkept_limit: (quota / 4).max(64 << 20),

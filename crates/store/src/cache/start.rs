@@ -175,13 +175,12 @@ pub(super) fn block_size(root: &Path) -> u64 {
 impl CacheState {
     /// Opens a cache folder and starts its evictor.
     pub(super) fn open(
-        disk: Arc<dyn Disk>,
         engine: &Engine,
         folder: &Path,
         options: CacheOptions,
         lower: Option<Arc<dyn LowerCache>>,
     ) -> Result<Arc<Self>, Cause> {
-        let pool = engine.pool().clone();
+        let (pool, disk) = (engine.pool().clone(), options.disk.clone());
         let layout = Layout::new(folder);
         make_folders(&*disk, &layout)?;
         let occupation = Occupation::take(&layout)?;

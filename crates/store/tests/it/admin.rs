@@ -59,7 +59,9 @@ fn pinned_objects_outlast_eviction_and_restart() {
 fn a_pin_change_waiting_for_the_disk_blocks_nothing() {
     let folder = scratch();
     let disk = FaultDisk::new(folder.path(), Plan::Nothing);
-    let cache = Cache::open_on(Arc::new(disk.clone()), &engine(), folder.path(), roomy()).unwrap();
+    let cache =
+        Cache::open(&engine(), folder.path(), CacheOptions { disk: Arc::new(disk.clone()), ..roomy() })
+            .unwrap();
     let ((stuck, met), (go_on, hanging)) = (sync_channel(1), channel::<()>());
     disk.before_each_change(move |_| {
         let _ = stuck.try_send(());

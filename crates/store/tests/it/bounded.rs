@@ -149,7 +149,7 @@ impl Rig {
         let peak = Arc::<AtomicU64>::default();
         let disk = Measured { folder: place.clone(), peak: peak.clone() };
         let options = CacheOptions { quota: QUOTA, hard_limit: HARD, unkept_limit: UNKEPT, ..roomy() };
-        let cache = Cache::open_on(Arc::new(disk), &engine, &place, options).unwrap();
+        let cache = Cache::open(&engine, &place, CacheOptions { disk: Arc::new(disk), ..options }).unwrap();
         Self { cache, engine, peak, folder }
     }
 

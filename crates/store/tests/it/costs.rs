@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use esker_store::{Cache, CacheKey, Goal, ObjectRequest, ObjectStore, Objects};
+use esker_store::{Cache, CacheKey, CacheOptions, Goal, ObjectRequest, ObjectStore, Objects};
 use esker_testkit::cache_index;
 use esker_testkit::disk::{FaultDisk, Plan};
 
@@ -18,7 +18,8 @@ type Operation<'o> = (&'static str, Box<dyn Fn() + 'o>);
 fn work(entries: u64) -> Vec<(&'static str, Work)> {
     let folder = listed_folder(entries);
     let disk = Arc::new(FaultDisk::new(folder.path(), Plan::Nothing));
-    let cache = Cache::open_on(disk.clone(), &engine(), folder.path(), roomy()).unwrap();
+    let cache =
+        Cache::open(&engine(), folder.path(), CacheOptions { disk: disk.clone(), ..roomy() }).unwrap();
     assert_eq!(cache.status().objects, entries);
     let made = objects(8);
     let store = Objects::new(&cache, Shelf::new(&made.iter().collect::<Vec<_>>()));

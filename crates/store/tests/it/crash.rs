@@ -59,7 +59,11 @@ pub(crate) fn work(disk: &FaultDisk, folder: &Path) -> Vec<StoreError> {
     let rounds: [&[usize]; 2] =
         [&[0, 1, 2, 3, 0, 4, 5, 6, 1, 7], &[7, 8, 0, 9, 2, 10, 3, 8, 4, 2, 11, 12, 13, 0]];
     for round in rounds {
-        let cache = match Cache::open_on(Arc::new(disk.clone()), shared_engine(), folder, options()) {
+        let cache = match Cache::open(
+            shared_engine(),
+            folder,
+            CacheOptions { disk: Arc::new(disk.clone()), ..options() },
+        ) {
             Ok(cache) => cache,
             Err(error) => {
                 errors.push(error);
@@ -100,7 +104,8 @@ fn taken(folder: &Path) -> (u64, u64) {
 pub(crate) fn is_in_order(folder: &Path) -> u64 {
     // A disk that never fails, and never waits for the hardware either.
     let disk = Arc::new(FaultDisk::new(folder, Plan::Nothing));
-    let cache = Cache::open_on(disk.clone(), shared_engine(), folder, options()).unwrap();
+    let cache =
+        Cache::open(shared_engine(), folder, CacheOptions { disk: disk.clone(), ..options() }).unwrap();
     cache.settle();
     let shelf = shelf();
     let store = Objects::new(&cache, shelf.clone());
@@ -116,7 +121,7 @@ pub(crate) fn is_in_order(folder: &Path) -> u64 {
     assert_eq!((status.disk_errors, status.unkept), (0, 0));
     cache.close().unwrap();
     drop((store, cache));
-    let cache = Cache::open_on(disk, shared_engine(), folder, options()).unwrap();
+    let cache = Cache::open(shared_engine(), folder, CacheOptions { disk, ..options() }).unwrap();
     assert!(!cache.status().opened_unclean);
     let store = Objects::new(&cache, Shelf::new(&[]));
     let last = &made()[usize::try_from(OBJECTS - 1).unwrap()];

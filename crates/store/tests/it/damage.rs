@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Blame, Cache, Callback, Cause, ObjectStore, Objects, Phase, Servers, StoreError, connect};
+use esker_store::{
+    Blame, Cache, CacheOptions, Callback, Cause, ObjectStore, Objects, Phase, Servers, StoreError, connect,
+};
 use esker_testkit::disk::{FaultDisk, Plan};
 use esker_testkit::mirror::{Fault, Mirror};
 use tempfile::TempDir;
@@ -464,7 +466,7 @@ fn an_object_is_compared_once_for_all_its_readers() {
     cache.close().unwrap();
     drop(cache);
     let disk = Arc::new(FaultDisk::new(folder.path(), Plan::Nothing));
-    let cache = Cache::open_on(disk.clone(), &engine, folder.path(), roomy()).unwrap();
+    let cache = Cache::open(&engine, folder.path(), CacheOptions { disk: disk.clone(), ..roomy() }).unwrap();
     let store = Objects::new(&cache, shelf.clone());
     let before = disk.operations();
     assert!(store.read_ahead(&object.wanted, 0..1));
@@ -498,7 +500,7 @@ fn comparisons_of_large_objects_delay_no_fetched_object() {
     cache.close().unwrap();
     drop(cache);
     let disk = Arc::new(FaultDisk::new(folder.path(), Plan::Nothing));
-    let cache = Cache::open_on(disk.clone(), &engine, folder.path(), roomy()).unwrap();
+    let cache = Cache::open(&engine, folder.path(), CacheOptions { disk: disk.clone(), ..roomy() }).unwrap();
     let store = Objects::new(&cache, shelf);
     let (told, outcomes) = std::sync::mpsc::channel();
     let ask = |object: &Made, told: std::sync::mpsc::Sender<_>| {

@@ -33,7 +33,7 @@ fn on_disk_with(engine: &Engine, room: usize) -> (Cache, TempDir) {
     let place = scratch();
     let disk = Arc::new(SmallDisk::new(room as u64));
     let options = CacheOptions { patience: Duration::from_secs(3600), ..CacheOptions::with_quota(1 << 40) };
-    let cache = Cache::open_on(disk, engine, &place.path().join("cache"), options).unwrap();
+    let cache = Cache::open(engine, &place.path().join("cache"), CacheOptions { disk, ..options }).unwrap();
     (cache, place)
 }
 

@@ -72,7 +72,7 @@ impl Site {
         let cache = Cache::open(&engine, cache_folder.path(), roomy()).unwrap();
         let source = esker_store::connect(&engine, &self.mirror.url(FULL.name())).unwrap();
         let store = Arc::new(Objects::new(&cache, source.clone()));
-        let keeper = HeadKeeper::new_on(disk, &engine, source, store, heads, options);
+        let keeper = HeadKeeper::new(&engine, source, store, heads, HeadOptions { disk, ..options });
         Seat { keeper, _cache: cache }
     }
 

@@ -35,7 +35,7 @@ fn hammer(folder: &Path) {
     let named = std::env::var(BEGUN).unwrap() == format!("{:?}", Begun::Named);
     let disk: Arc<dyn Disk> =
         if named { Arc::new(SmallDisk::new(1 << 40)) } else { Arc::new(RealDisk::PRIVATE) };
-    let cache = Cache::open_on(disk, &engine(), folder, options()).unwrap();
+    let cache = Cache::open(&engine(), folder, CacheOptions { disk, ..options() }).unwrap();
     let objects = Arc::new(objects());
     let store = Arc::new(Objects::new(&cache, Shelf::new(&objects.iter().collect::<Vec<_>>())));
     let threads: Vec<_> = (0..THREADS)

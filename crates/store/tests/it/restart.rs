@@ -79,7 +79,8 @@ fn a_clean_restart_opens_no_object() {
     const ENTRIES: u64 = 100_000;
     let folder = listed_folder(ENTRIES);
     let disk = Arc::new(FaultDisk::new(folder.path(), Plan::Nothing));
-    let cache = Cache::open_on(disk.clone(), &engine(), folder.path(), roomy()).unwrap();
+    let cache =
+        Cache::open(&engine(), folder.path(), CacheOptions { disk: disk.clone(), ..roomy() }).unwrap();
     let status = cache.status();
     assert_eq!((status.objects, status.unchecked, status.opened_unclean), (ENTRIES, ENTRIES, false));
     assert!(disk.operations() < 20, "{} operations", disk.operations());
@@ -149,7 +150,7 @@ fn a_wrong_file_under_an_object_name_is_replaced() {
     for begun in Begun::BOTH {
         let folder = tempfile::tempdir().unwrap();
         let disk = Arc::new(begun.disk(folder.path(), Plan::Nothing));
-        let cache = Cache::open_on(disk, &engine(), folder.path(), roomy()).unwrap();
+        let cache = Cache::open(&engine(), folder.path(), CacheOptions { disk, ..roomy() }).unwrap();
         let in_the_way = files(full.path()).into_iter().map(|path| {
             let place = folder.path().join(path.strip_prefix(full.path()).unwrap());
             fs::create_dir_all(place.parent().unwrap()).unwrap();

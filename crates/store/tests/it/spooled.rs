@@ -25,7 +25,8 @@ fn a_disk_full_at_any_operation_of_a_spooled_object_is_survived() {
         let disk = FaultDisk::new(place.path(), Plan::Nothing);
         let cache = {
             let options = CacheOptions { quota: 1 << 20, ..roomy() };
-            Cache::open_on(Arc::new(disk.clone()), &engine, place.path(), options).unwrap()
+            Cache::open(&engine, place.path(), CacheOptions { disk: Arc::new(disk.clone()), ..options })
+                .unwrap()
         };
         disk.fail_after(at, 28);
         let source = esker_store::connect(&engine, &mirror.url("repo")).unwrap();
@@ -48,7 +49,7 @@ const TRAILER: usize = 64;
 fn nearly_full(engine: &Engine, room: u64, free: u64) -> (Cache, TempDir) {
     let place = scratch();
     let disk = Arc::new(SmallDisk::new(room));
-    let cache = Cache::open_on(disk, engine, &place.path().join("cache"), roomy()).unwrap();
+    let cache = Cache::open(engine, &place.path().join("cache"), CacheOptions { disk, ..roomy() }).unwrap();
     let others: Vec<_> =
         (0..(room - free) >> 20).map(|seed| as_is(&noise(seed, (1 << 20) - TRAILER))).collect();
     let store = Objects::new(&cache, Shelf::new(&others.iter().collect::<Vec<_>>()));
