@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_store::{Cache, CacheKey, Cause, Engine, StoreError};
+use esker_store::{Cache, CacheKey, Cause, CheckProgress, Engine, Freed, PinSet, StoreError};
 
 use crate::opener::{open_writer, room};
 use crate::shared_cache::admin::{CacheReply, PART, perform};
-pub use crate::shared_cache::admin::{CacheReport, CheckRow, DamagedRow, FreedRow, ObjectRow, PinRow};
+pub use crate::shared_cache::admin::{CacheReport, DamagedRow, ObjectRow};
 use crate::shared_cache::{Broker, CacheTask, Receiver, ToWriter, VERSION, Writer, keys_to_text, send};
 use crate::shared_cache::{dial, limit_receives};
 
@@ -79,7 +79,7 @@ impl CacheFolder {
     }
 
     /// Returns the pinned sets.
-    pub fn pins(&mut self) -> Result<Vec<PinRow>, StoreError> {
+    pub fn pins(&mut self) -> Result<Vec<PinSet>, StoreError> {
         let mut pins = Vec::new();
         self.run(CacheTask::Pins, |told| {
             if let CacheReply::Pins(mut rows) = told {
@@ -116,15 +116,15 @@ impl CacheFolder {
     }
 
     /// Evicts until no more than `bytes` are used, the longest unread first.
-    pub fn evict_to(&mut self, bytes: u64) -> Result<FreedRow, StoreError> {
+    pub fn evict_to(&mut self, bytes: u64) -> Result<Freed, StoreError> {
         self.free(CacheTask::EvictTo { bytes })
     }
 
     /// Evicts these objects, unless they are in use or pinned.
-    pub fn evict(&mut self, keys: &[CacheKey]) -> Result<FreedRow, StoreError> {
-        let mut all = FreedRow::default();
+    pub fn evict(&mut self, keys: &[CacheKey]) -> Result<Freed, StoreError> {
+        let mut all = Freed::default();
         for part in keys.chunks(PART) {
-            let FreedRow { objects, bytes, in_use, pinned } =
+            let Freed { objects, bytes, in_use, pinned } =
                 self.free(CacheTask::Evict { keys: keys_to_text(part) })?;
             all.objects += objects;
             all.bytes += bytes;
@@ -135,7 +135,7 @@ impl CacheFolder {
     }
 
     /// Evicts everything that is not in use; pinned objects and saved heads only on request.
-    pub fn wipe(&mut self, even_pinned: bool, heads: bool) -> Result<FreedRow, StoreError> {
+    pub fn wipe(&mut self, even_pinned: bool, heads: bool) -> Result<Freed, StoreError> {
         self.free(CacheTask::Wipe { even_pinned, heads })
     }
 
@@ -143,7 +143,7 @@ impl CacheFolder {
     pub fn check(
         &mut self,
         remove: bool,
-        mut each: impl FnMut(CheckRow, Option<DamagedRow>) -> bool,
+        mut each: impl FnMut(CheckProgress, Option<DamagedRow>) -> bool,
     ) -> Result<(), StoreError> {
         self.run(CacheTask::Check { remove }, |told| match told {
             CacheReply::Checked { progress, damaged } => each(progress, damaged),
@@ -151,8 +151,8 @@ impl CacheFolder {
         })
     }
 
-    fn free(&mut self, task: CacheTask) -> Result<FreedRow, StoreError> {
-        let mut freed = FreedRow::default();
+    fn free(&mut self, task: CacheTask) -> Result<Freed, StoreError> {
+        let mut freed = Freed::default();
         self.run(task, |told| {
             if let CacheReply::Freed(told) = told {
                 freed = told;

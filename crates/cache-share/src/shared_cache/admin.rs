@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use esker_store::{
-    Cache, CacheKey, CacheStatus, CachedObject, Cause, CheckProgress, Freed, Goal, StoreError,
+    Cache, CacheKey, CacheStatus, CachedObject, Cause, CheckProgress, Freed, Goal, PinSet, StoreError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,9 +19,9 @@ pub(crate) const PART: usize = 256;
 pub(crate) enum CacheReply {
     Report(Box<CacheReport>),
     Objects(Vec<ObjectRow>),
-    Pins(Vec<PinRow>),
-    Freed(FreedRow),
-    Checked { progress: CheckRow, damaged: Option<DamagedRow> },
+    Pins(Vec<PinSet>),
+    Freed(Freed),
+    Checked { progress: CheckProgress, damaged: Option<DamagedRow> },
     Unpinned(bool),
     Failed(String),
     Done,
@@ -55,43 +55,6 @@ pub struct ObjectRow {
     pub in_use: bool,
     /// True if the object is checked before its next use.
     pub unchecked: bool,
-}
-
-/// A pinned set. Field names are an interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PinRow {
-    /// Label of the pinned set.
-    pub name: String,
-    /// Number of objects in the set.
-    pub objects: u64,
-    /// Plain size of these objects in bytes.
-    pub bytes: u64,
-}
-
-/// Result of an eviction. Field names are an interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FreedRow {
-    /// Number of removed objects.
-    pub objects: u64,
-    /// Size of the removed objects in bytes.
-    pub bytes: u64,
-    /// Number of objects kept because they are in use.
-    pub in_use: u64,
-    /// Number of objects kept because they are pinned.
-    pub pinned: u64,
-}
-
-/// Progress of a check. Field names are an interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CheckRow {
-    /// Number of objects compared with their digests.
-    pub objects: u64,
-    /// Total number of objects.
-    pub objects_total: u64,
-    /// Bytes read.
-    pub bytes: u64,
-    /// Total number of bytes.
-    pub bytes_total: u64,
 }
 
 /// A damaged object. Field names are an interface.
@@ -143,9 +106,7 @@ pub(crate) fn perform(
             Ok(())
         }
         CacheTask::Pins => {
-            let row =
-                |set: esker_store::PinSet| PinRow { name: set.label, objects: set.objects, bytes: set.bytes };
-            let _ = cache.pins().into_iter().map(row).all(|row| tell(CacheReply::Pins(vec![row])));
+            let _ = cache.pins().into_iter().all(|set| tell(CacheReply::Pins(vec![set])));
             Ok(())
         }
         CacheTask::Pin { label, part, last } => pin(cache, &label, part, last, pinning),
@@ -153,18 +114,18 @@ pub(crate) fn perform(
             tell(CacheReply::Unpinned(known));
         }),
         CacheTask::EvictTo { bytes } => cache.evict(Goal::Bytes(bytes)).map(|freed| {
-            tell(CacheReply::Freed(freed.into()));
+            tell(CacheReply::Freed(freed));
         }),
         CacheTask::Evict { keys } => {
             let keys = keys_from_text(&keys).unwrap_or_default();
-            tell(CacheReply::Freed(cache.evict_objects(&keys).into()));
+            tell(CacheReply::Freed(cache.evict_objects(&keys)));
             Ok(())
         }
         CacheTask::Wipe { even_pinned, heads } => cache
             .evict(Goal::Everything { even_pinned })
             .and_then(|freed| if heads { cache.forget_heads().map(|()| freed) } else { Ok(freed) })
             .map(|freed| {
-                tell(CacheReply::Freed(freed.into()));
+                tell(CacheReply::Freed(freed));
             }),
         CacheTask::Check { remove } => {
             check(cache, remove, tell);
@@ -211,11 +172,7 @@ fn check(cache: &Cache, remove: bool, tell: &mut dyn FnMut(CacheReply) -> bool) 
             problem: damaged.problem.to_owned(),
             removed: damaged.removed,
         });
-        let CheckProgress { objects, objects_total, bytes, bytes_total } = *progress;
-        tell(CacheReply::Checked {
-            progress: CheckRow { objects, objects_total, bytes, bytes_total },
-            damaged,
-        })
+        tell(CacheReply::Checked { progress: *progress, damaged })
     });
 }
 
@@ -228,12 +185,5 @@ impl ObjectRow {
     fn of(object: &CachedObject) -> Self {
         let CachedObject { key, plain_len, charge, pinned, in_use, unchecked } = *object;
         Self { object: key.to_string(), size: plain_len, takes: charge, pinned, in_use, unchecked }
-    }
-}
-
-impl From<Freed> for FreedRow {
-    fn from(freed: Freed) -> Self {
-        let Freed { objects, bytes, in_use, pinned } = freed;
-        Self { objects, bytes, in_use, pinned }
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use clap::Subcommand;
-use esker_cache_share::admin::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
+use esker_cache_share::admin::{CacheFolder, CacheReport, DamagedRow};
 use esker_cache_share::location::{CacheLocation, RejectedCandidate, is_cache};
-use esker_store::BlockCache;
+use esker_store::{BlockCache, CheckProgress, Freed, PinSet};
 use serde::Serialize;
 
 use crate::error::{Failure, Kind, of_store};
@@ -181,7 +181,7 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     struct Whole {
         #[serde(flatten)]
         report: CacheReport,
-        pins: Vec<PinRow>,
+        pins: Vec<PinSet>,
         /// Origin of the folder's path.
         from: String,
         passed_over: Vec<RejectedCandidate>,
@@ -206,7 +206,7 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     out.line(format!("  used      {}{quota}, {} objects", size(state.used), state.objects))?;
     out.line(format!("  pinned    {}, {} objects", size(state.pinned), state.pinned_objects))?;
     for pin in &pins {
-        out.line(format!("            {} ({} objects, {})", pin.name, pin.objects, size(pin.bytes)))?;
+        out.line(format!("            {} ({} objects, {})", pin.label, pin.objects, size(pin.bytes)))?;
     }
     for line in place_lines(&place) {
         out.line(format!("  place     {line}"))?;
@@ -242,7 +242,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
             out.json_array(pins.iter())?;
         } else {
             for pin in pins {
-                out.line(format!("{}  {} objects, {}", pin.name, pin.objects, size(pin.bytes)))?;
+                out.line(format!("{}  {} objects, {}", pin.label, pin.objects, size(pin.bytes)))?;
             }
         }
         return out.finish();
@@ -317,7 +317,7 @@ fn wipe(args: &WipeArgs, settings: &Settings) -> Result<(), Failure> {
 #[derive(Serialize)]
 struct Wiped {
     #[serde(flatten)]
-    freed: FreedRow,
+    freed: Freed,
     image_bytes: u64,
 }
 
@@ -335,7 +335,7 @@ fn tell_of(wiped: &Wiped, json: bool) -> Result<(), Failure> {
     out.finish()
 }
 
-fn tell(freed: &FreedRow, json: bool) -> Result<(), Failure> {
+fn tell(freed: &Freed, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     if json {
         out.json(freed)?;
@@ -369,17 +369,17 @@ fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Checked {
         #[serde(flatten)]
-        progress: CheckRow,
+        progress: CheckProgress,
         damaged: Vec<DamagedRow>,
     }
     let stop = stop_on_signals()?;
     let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
     let mut meter = ProgressMeter::new(args.quiet);
-    let mut checked = Checked { progress: CheckRow::default(), damaged: Vec::new() };
-    let heard = |progress: CheckRow, damaged: Option<DamagedRow>| {
+    let mut checked = Checked { progress: CheckProgress::default(), damaged: Vec::new() };
+    let heard = |progress: CheckProgress, damaged: Option<DamagedRow>| {
         checked.progress = progress;
         checked.damaged.extend(damaged);
-        let CheckRow { objects, objects_total, bytes, bytes_total } = progress;
+        let CheckProgress { objects, objects_total, bytes, bytes_total } = progress;
         meter.say(|| {
             format!(
                 "checking: {objects} of {objects_total} objects, {} of {}",
@@ -399,7 +399,7 @@ fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
             let end = if one.removed { ", removed" } else { "" };
             out.line(format!("{}: {}{end}", one.object, one.problem))?;
         }
-        let CheckRow { objects, bytes, .. } = checked.progress;
+        let CheckProgress { objects, bytes, .. } = checked.progress;
         let damaged = checked.damaged.len();
         out.line(format!("checked {objects} objects, {}: {damaged} damaged", size(bytes)))?;
     }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::Cache;
 use super::entry::Entry;
 use super::evict::Freed;
@@ -28,8 +30,8 @@ pub struct CachedObject {
     pub unchecked: bool,
 }
 
-/// Progress of a check.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Progress of a check. Field names are an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckProgress {
     /// Number of objects compared with their digests.
     pub objects: u64,

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 use super::entry::Entry;
 use super::space::{Space, Task};
 use super::state::CacheState;
@@ -14,8 +16,8 @@ use crate::objects::request::CacheKey;
 /// enough to evict little more than needed.
 const BATCH: usize = 128;
 
-/// Result of evicting on request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Result of evicting on request. Field names are an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freed {
     /// Number of evicted objects.
     pub objects: u64,

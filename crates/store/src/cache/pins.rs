@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::disk::{Disk, persist, read_file};
@@ -30,10 +31,11 @@ const BYTES_MAX: u64 = 256 << 20;
 /// Maximum length of a label.
 pub(super) const LABEL_MAX: usize = 4096;
 
-/// Summary of a pinned set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Summary of a pinned set. Serialized names are an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinSet {
     /// Name that the user gave to the pinned set.
+    #[serde(rename = "name")]
     pub label: String,
     /// Number of objects in the set.
     pub objects: u64,

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
-use esker_cache_share::admin::FreedRow;
-use esker_store::{CacheKey, Callback, CancelToken, Handle, ObjectRequest, StoreError, Warmed};
+use esker_store::{CacheKey, Callback, CancelToken, Freed, Handle, ObjectRequest, StoreError, Warmed};
 use esker_vfs::{Kind as NodeKind, Node};
 
 use super::{failed, label, open, tell_filled};
@@ -129,7 +128,7 @@ pub(super) fn evict(
     place: String,
     repository: RepositoryArgs,
     settings: &Settings,
-) -> Result<FreedRow, Failure> {
+) -> Result<Freed, Failure> {
     let (folder, quota) = (repository.cache.clone(), repository.quota);
     let browsed = Browsed::open(&PlaceArgs::of(place, repository), settings)?;
     let gathered = Gathered::below(&browsed, &mut ProgressMeter::new(true))?;
