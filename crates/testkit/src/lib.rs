@@ -55,6 +55,7 @@ pub mod s3;
 pub mod signing;
 pub mod skips;
 pub mod soak;
+pub mod state_space;
 pub mod sys;
 pub mod tree_scan;
 pub mod waiting;

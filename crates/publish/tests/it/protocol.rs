@@ -7,13 +7,13 @@
 mod collector;
 mod publisher;
 mod replicator;
-mod state_space;
 mod transaction;
+
+use esker_testkit::state_space::{Explored, Model, explore};
 
 use collector::Collector;
 use publisher::Publisher;
 use replicator::Replicator;
-use state_space::{Explored, Model, explore};
 use transaction::Transaction;
 
 /// A set of objects: X, Z, and the catalogs of the eight trees.

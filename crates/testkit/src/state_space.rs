@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// A model of a protocol: actors that make one step at a time, in any order.
-pub(super) trait Model {
+pub trait Model {
     /// State of all actors, and of what they share.
     type State: Clone + Eq + Hash;
 
@@ -20,19 +20,19 @@ pub(super) trait Model {
 
 /// Result of exploring a model.
 #[derive(Debug)]
-pub(super) struct Explored {
+pub struct Explored {
     /// Number of different states.
-    pub(super) states: usize,
+    pub states: usize,
     /// Number of steps between them.
-    pub(super) steps: usize,
+    pub steps: usize,
     /// Number of states without a next step.
-    pub(super) ends: usize,
+    pub ends: usize,
     /// Fault of the first bad state, and the steps that lead to it.
-    pub(super) fault: Option<(&'static str, Vec<&'static str>)>,
+    pub fault: Option<(&'static str, Vec<&'static str>)>,
 }
 
 /// Explores every state that can be reached, nearest first; ends at the first bad one.
-pub(super) fn explore<M: Model>(model: &M) -> Explored {
+pub fn explore<M: Model>(model: &M) -> Explored {
     let mut known: HashMap<M::State, u32, BuildHasherDefault<Mixer>> = HashMap::default();
     // The state that each was reached from, and by which step.
     let mut origins: Vec<(u32, &'static str)> = vec![(0, "")];
@@ -75,7 +75,7 @@ fn trace(origins: &[(u32, &'static str)], mut number: u32) -> Vec<&'static str> 
 
 /// Hash for small states: fast, and good enough for a table that compares whole states.
 #[derive(Default)]
-pub(super) struct Mixer(u64);
+pub struct Mixer(u64);
 
 impl Hasher for Mixer {
     fn finish(&self) -> u64 {
@@ -103,37 +103,42 @@ impl Hasher for Mixer {
     }
 }
 
-/// Two counters that never pass their bound; with a fault they may both be at it.
-struct Counters {
-    faulty: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Model for Counters {
-    type State = (u8, u8);
-
-    fn initial(&self) -> (u8, u8) {
-        (0, 0)
+    /// Two counters that never pass their bound; with a fault they may both be at it.
+    struct Counters {
+        faulty: bool,
     }
 
-    fn steps(&self, &(a, b): &(u8, u8), next: &mut Vec<(&'static str, (u8, u8))>) {
-        if a < 3 && (self.faulty || b < 3) {
-            next.push(("a", (a + 1, b)));
+    impl Model for Counters {
+        type State = (u8, u8);
+
+        fn initial(&self) -> (u8, u8) {
+            (0, 0)
         }
-        if b < 3 && (self.faulty || a < 3) {
-            next.push(("b", (a, b + 1)));
+
+        fn steps(&self, &(a, b): &(u8, u8), next: &mut Vec<(&'static str, (u8, u8))>) {
+            if a < 3 && (self.faulty || b < 3) {
+                next.push(("a", (a + 1, b)));
+            }
+            if b < 3 && (self.faulty || a < 3) {
+                next.push(("b", (a, b + 1)));
+            }
+        }
+
+        fn fault(&self, state: &(u8, u8)) -> Option<&'static str> {
+            (*state == (3, 3)).then_some("both are at the end")
         }
     }
 
-    fn fault(&self, state: &(u8, u8)) -> Option<&'static str> {
-        (*state == (3, 3)).then_some("both are at the end")
+    #[test]
+    fn all_states_are_visited_and_the_shortest_way_to_a_fault_is_found() {
+        let right = explore(&Counters { faulty: false });
+        assert_eq!((right.states, right.steps, right.ends), (15, 18, 6));
+        assert!(right.fault.is_none());
+        let (what, steps) = explore(&Counters { faulty: true }).fault.expect("a fault");
+        assert_eq!((what, steps.len()), ("both are at the end", 6));
     }
-}
-
-#[test]
-fn all_states_are_visited_and_the_shortest_way_to_a_fault_is_found() {
-    let right = explore(&Counters { faulty: false });
-    assert_eq!((right.states, right.steps, right.ends), (15, 18, 6));
-    assert!(right.fault.is_none());
-    let (what, steps) = explore(&Counters { faulty: true }).fault.expect("a fault");
-    assert_eq!((what, steps.len()), ("both are at the end", 6));
 }
