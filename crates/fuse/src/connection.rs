@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use esker_threads::{Pool, waits};
@@ -24,7 +24,6 @@ use crate::nodes::{Forgotten, NodeId, NodeTable};
 use crate::notify::Invalidations;
 use crate::options::SessionOptions;
 use crate::shared_deadline::SharedDeadlines;
-use crate::shared_memory::SharedMemory;
 use crate::trace::Tracers;
 use crate::trusted;
 use crate::wire;
@@ -50,7 +49,6 @@ pub(crate) struct Connection {
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) options: SessionOptions,
     pub(crate) negotiated: Negotiated,
-    pub(crate) memory: Arc<SharedMemory>,
     pub(crate) table: NodeTable,
     pub(crate) inflight: InflightRequests,
     pub(crate) shared_deadlines: SharedDeadlines,
@@ -60,8 +58,6 @@ pub(crate) struct Connection {
     /// Names that the kernel may have cached, if it can't expire all names at once.
     pub(crate) names: Option<KnownDentries>,
     pub(crate) timer: Timer,
-    /// Number of batches of changes so far.
-    pub(crate) batches: AtomicU64,
     /// All descriptors of the connection; the first is the one it was mounted with.
     pub(crate) channels: Vec<Arc<Channel>>,
     pub(crate) workers: WorkerPool,
@@ -70,15 +66,9 @@ pub(crate) struct Connection {
     pub(crate) worker_count: WorkerCount,
     /// Whether an overlay covers the tree: see [`crate::Session::put_below_overlay`].
     pub(crate) below_overlay: AtomicBool,
-    /// True once no more requests are served because another process takes over.
-    pub(crate) retiring: AtomicBool,
 }
 
 impl Connection {
-    pub(crate) fn is_retiring(&self) -> bool {
-        self.retiring.load(Ordering::SeqCst)
-    }
-
     /// Runs code of the tree; logs a panic and continues.
     pub(crate) fn catch_panic<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
@@ -197,7 +187,7 @@ impl Connection {
     /// result may be outdated, and the announcement may have come too early for them: see `notify`. To be
     /// called after the result's nodes were interned.
     fn is_current(&self, request: &Request) -> bool {
-        self.batches.load(Ordering::SeqCst) == request.asked_at
+        self.invalidations.batches() == request.asked_at
     }
 
     /// Notes a name in a reply; returns whether the kernel may cache it.

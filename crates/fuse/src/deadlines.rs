@@ -228,7 +228,7 @@ impl Connection {
     /// Ends the oldest requests if requests in flight occupy all slots.
     fn make_room(self: &Arc<Self>) {
         let few = self.channels.len();
-        if self.memory.free_slots() >= few {
+        if self.table.memory().free_slots() >= few {
             return;
         }
         let mut all = self.inflight.select(|_| true);

@@ -36,13 +36,13 @@ impl Connection {
             self.workers.park();
         }
         loop {
-            if self.is_retiring() {
+            if self.worker_count.is_retiring() {
                 return false;
             }
-            let mut slot = self.memory.slot(worker);
+            let mut slot = self.table.memory().slot(worker);
             match slot.fill(channel.number, |buffer| channel.receive(buffer)) {
                 // The process that takes over serves it.
-                Ok(()) if self.is_retiring() => {
+                Ok(()) if self.worker_count.is_retiring() => {
                     std::mem::forget(slot);
                     return false;
                 }
@@ -271,7 +271,7 @@ impl Connection {
         op: TreeOp,
     ) -> Request {
         let numbers = (header.unique, header.opcode);
-        let from = (header.pid, self.user(header), self.batches.load(Ordering::SeqCst));
+        let from = (header.pid, self.user(header), self.invalidations.batches());
         let deadline = self.shared_deadlines.inherited(about.0, &op);
         Request::new(numbers, about, from, op, (since, deadline), Arc::clone(channel), slot)
     }

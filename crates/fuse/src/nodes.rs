@@ -70,6 +70,11 @@ pub(crate) struct NodeTable {
 }
 
 impl NodeTable {
+    /// Returns the memory of the table.
+    pub(crate) fn memory(&self) -> &Arc<SharedMemory> {
+        &self.memory
+    }
+
     /// Creates a table over new shared memory, or over that of a previous process.
     pub(crate) fn new(memory: Arc<SharedMemory>, tree: Arc<dyn Tree>) -> std::io::Result<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::new(Vec::new())).collect();

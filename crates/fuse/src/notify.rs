@@ -24,7 +24,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use esker_vfs::{Change, ErrorKind, Kind};
@@ -44,13 +44,32 @@ const STUCK_AFTER: Duration = Duration::from_millis(10);
 /// Time after which reads without a reader are ended as well.
 const STUCK_LONG: Duration = Duration::from_millis(100);
 
-/// Notifications that are in progress inside the kernel.
+/// Notifications that are in progress inside the kernel, and the batches of changes that they belong to.
 #[derive(Debug, Default)]
 pub(crate) struct Invalidations {
     under_way: Mutex<Vec<(NodeId, Instant)>>,
+    /// Number of batches of changes so far.
+    batches: AtomicU64,
 }
 
 impl Invalidations {
+    /// Returns the number of batches of changes that have begun.
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches.load(Ordering::SeqCst)
+    }
+
+    /// Sends a notification about a node.
+    fn send<T>(&self, about: NodeId, send: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        self.under_way.lock().push((about, since));
+        let sent = send();
+        let mut under_way = self.under_way.lock();
+        if let Some(at) = under_way.iter().position(|entry| *entry == (about, since)) {
+            under_way.swap_remove(at);
+        }
+        sent
+    }
+
     pub(crate) fn any(&self) -> bool {
         !self.under_way.lock().is_empty()
     }
@@ -67,7 +86,7 @@ impl Connection {
     /// Invalidates the kernel's caches; returns once it was notified.
     pub(crate) fn changed(&self, changes: &[Change]) {
         // Answers to questions from before this line don't last.
-        self.batches.fetch_add(1, Ordering::SeqCst);
+        self.invalidations.batches.fetch_add(1, Ordering::SeqCst);
         // Every listing and lookup in progress has ended by then. Later ones need no wait, since they read the current
         // tree.
         let deadlines = &self.options.deadlines;
@@ -198,14 +217,7 @@ impl Connection {
     }
 
     fn tell(&self, about: NodeId, send: impl FnOnce() -> io::Result<()>) {
-        let since = Instant::now();
-        self.invalidations.under_way.lock().push((about, since));
-        let sent = send();
-        let mut under_way = self.invalidations.under_way.lock();
-        if let Some(at) = under_way.iter().position(|entry| *entry == (about, since)) {
-            under_way.swap_remove(at);
-        }
-        drop(under_way);
+        let sent = self.invalidations.send(about, send);
         self.counters.notifications.fetch_add(1, Ordering::Relaxed);
         let Err(error) = sent else { return };
         // ENOENT: it had nothing cached under that name. ENOTDIR: a number that was a directory's. ENODEV:

@@ -20,7 +20,7 @@ use crate::sys::read_plain;
 impl Connection {
     /// Takes the requests that a previous process left. To be called before any worker reads.
     pub(crate) fn take_left_over(&self) -> Vec<(Slot, usize)> {
-        let mut left_over = self.memory.left_over();
+        let mut left_over = self.table.memory().left_over();
         let is_forget = |slot: &Slot| {
             let header = read_plain::<InHeader>(slot.request()).unwrap_or_default();
             matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET)

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -152,7 +152,7 @@ impl Session {
         tree: Arc<dyn Tree>,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
-        let table = NodeTable::new(Arc::clone(&memory), Arc::clone(&tree))
+        let table = NodeTable::new(memory, Arc::clone(&tree))
             .map_err(failed("memory for the node table can't be had"))?;
         let names = (!negotiated.has_epochs()).then(|| KnownDentries::new(names)).transpose();
         let names = names.map_err(failed("the names that the kernel knows can't be read"))?;
@@ -167,7 +167,6 @@ impl Session {
             tree,
             options,
             negotiated,
-            memory,
             table,
             inflight: InflightRequests::new(),
             shared_deadlines: SharedDeadlines::default(),
@@ -175,9 +174,7 @@ impl Session {
             tracers: Tracers::default(),
             invalidations: Invalidations::default(),
             timer: Timer::default(),
-            batches: AtomicU64::new(0),
             below_overlay: AtomicBool::new(false),
-            retiring: AtomicBool::new(false),
         });
         conn.tree.watch(Arc::new(WeakWatcher(Arc::downgrade(&conn))));
         Ok(Self { conn, threads: Mutex::default() })
@@ -268,13 +265,13 @@ impl Session {
         let device = |channel: &Arc<Channel>| channel.device().try_clone_to_owned();
         let devices = self.conn.channels.iter().map(device).collect::<io::Result<_>>()?;
         let names = self.conn.names.as_ref().and_then(KnownDentries::descriptor).transpose()?;
-        Ok(SessionDescriptors { devices, memory: self.conn.memory.file().try_clone()?, names })
+        Ok(SessionDescriptors { devices, memory: self.conn.table.memory().file().try_clone()?, names })
     }
 
     /// Stops serving, so that another process can go on: requests in progress are finished within `patience`, and the
     /// others are left to that process. This process must end then.
     pub fn retire(&self, patience: Duration) {
-        self.conn.retiring.store(true, Ordering::SeqCst);
+        self.conn.worker_count.retire();
         let deadline = Instant::now() + patience;
         while self.conn.inflight.len() > 0 && Instant::now() < deadline {
             // Replies send no notification, and this happens once in the life of a process.
@@ -354,7 +351,7 @@ impl Connection {
 
     /// Cleans up after the last worker, unless another process goes on with the nodes.
     fn end_unless_retiring(&self) {
-        if !self.is_retiring() {
+        if !self.worker_count.is_retiring() {
             self.end();
         }
     }

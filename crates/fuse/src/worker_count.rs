@@ -1,5 +1,6 @@
 //! Counts the workers of a session, and limits the wait for them when the mount is gone.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -13,6 +14,8 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct WorkerCount {
     state: Mutex<State>,
     changed: Condvar,
+    /// True once no more requests are served because another process takes over.
+    retiring: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -25,7 +28,17 @@ struct State {
 impl WorkerCount {
     /// Makes the count of `present` workers.
     pub(crate) fn new(present: usize) -> Self {
-        Self { state: Mutex::new(State { present, gone: None }), changed: Condvar::new() }
+        let state = Mutex::new(State { present, gone: None });
+        Self { state, changed: Condvar::new(), retiring: AtomicBool::new(false) }
+    }
+
+    /// Lets workers serve no more requests, because another process takes over.
+    pub(crate) fn retire(&self) {
+        self.retiring.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_retiring(&self) -> bool {
+        self.retiring.load(Ordering::SeqCst)
     }
 
     /// Adds a worker.
