@@ -60,12 +60,6 @@ impl CodecId {
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// Flag: inodes are not compressed.
-    pub const PLAIN_INODES: u16 = 0x1;
-    /// Flag: data blocks are not compressed.
-    pub const PLAIN_DATA: u16 = 0x2;
-    /// Flag: fragments are not compressed.
-    pub const PLAIN_FRAGMENTS: u16 = 0x8;
     /// Flag: the image has no fragments.
     pub const NO_FRAGMENTS: u16 = 0x10;
     /// Flag: the tails of all files are in fragments, not only small files.
@@ -74,14 +68,10 @@ impl Flags {
     pub const DUPLICATES: u16 = 0x40;
     /// Flag: the image has an export table.
     pub const EXPORTABLE: u16 = 0x80;
-    /// Extended attributes are not compressed.
-    pub const PLAIN_XATTRS: u16 = 0x100;
     /// Flag: the image has no extended attributes.
     pub const NO_XATTRS: u16 = 0x200;
     /// Options of the codec follow the superblock.
     pub const OPTIONS: u16 = 0x400;
-    /// Flag: ids are not compressed.
-    pub const PLAIN_IDS: u16 = 0x800;
 
     /// Returns true if all bits of `flag` are set.
     pub const fn has(self, flag: u16) -> bool {
