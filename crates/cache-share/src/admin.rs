@@ -8,7 +8,7 @@ use esker_store::{Cache, CacheKey, Cause, CheckProgress, Engine, Freed, PinSet, 
 use crate::opener::{open_writer, room};
 use crate::shared_cache::admin::{CacheReply, PART, perform};
 pub use crate::shared_cache::admin::{CacheReport, DamagedRow, ObjectRow};
-use crate::shared_cache::{Broker, CacheTask, Receiver, ToWriter, VERSION, Writer, keys_to_text, send};
+use crate::shared_cache::{Broker, CacheTask, Receiver, ToWriter, VERSION, Writer, send};
 use crate::shared_cache::{dial, limit_receives};
 
 /// Timeout for one step of the writer: a check reads an object of gigabytes, an eviction asks every mount.
@@ -95,10 +95,8 @@ impl CacheFolder {
         let mut parts = objects.chunks(PART).peekable();
         loop {
             let part = parts.next().unwrap_or_default();
-            let keys: Vec<CacheKey> = part.iter().map(|(key, _)| *key).collect();
-            let part = keys_to_text(&keys).into_iter().zip(part.iter().map(|(_, len)| *len)).collect();
             let last = parts.peek().is_none();
-            self.run(CacheTask::Pin { label: label.to_owned(), part, last }, |_| true)?;
+            self.run(CacheTask::Pin { label: label.to_owned(), part: part.to_vec(), last }, |_| true)?;
             if last {
                 return Ok(());
             }
@@ -125,7 +123,7 @@ impl CacheFolder {
         let mut all = Freed::default();
         for part in keys.chunks(PART) {
             let Freed { objects, bytes, in_use, pinned } =
-                self.free(CacheTask::Evict { keys: keys_to_text(part) })?;
+                self.free(CacheTask::Evict { keys: part.to_vec() })?;
             all.objects += objects;
             all.bytes += bytes;
             all.in_use += in_use;

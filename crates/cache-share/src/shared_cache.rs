@@ -50,7 +50,7 @@ pub(crate) use self::broker::{Admission, Broker, Host, OWN};
 use self::client::{Client, Owner, SILENCE};
 pub(crate) use self::quota::{Bounds, Quota};
 use self::received::{Pending, Received};
-pub(crate) use self::wire::{CacheTask, Receiver, ToWriter, VERSION, keys_to_text, send};
+pub(crate) use self::wire::{CacheTask, Receiver, ToWriter, VERSION, send};
 pub use self::writer::{BrokerAddress, OpenWriter, Opener, Writer};
 
 /// Time limit of the first attempt while the lock is taken and its holder doesn't reply: another node that mounts the

@@ -8,7 +8,7 @@ use esker_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::wire::{CacheTask, Receiver, ToWriter, VERSION, keys_from_text, send};
+use super::wire::{CacheTask, Receiver, ToWriter, VERSION, send};
 
 /// Maximum number of objects in one message.
 pub(crate) const PART: usize = 256;
@@ -117,7 +117,6 @@ pub(crate) fn perform(
             tell(CacheReply::Freed(freed));
         }),
         CacheTask::Evict { keys } => {
-            let keys = keys_from_text(&keys).unwrap_or_default();
             tell(CacheReply::Freed(cache.evict_objects(&keys)));
             Ok(())
         }
@@ -143,17 +142,15 @@ const PINNING_MAX: usize = 1 << 22;
 fn pin(
     cache: &Cache,
     label: &str,
-    part: Vec<(String, u64)>,
+    part: Vec<(CacheKey, u64)>,
     last: bool,
     pinning: &mut Vec<(CacheKey, u64)>,
 ) -> Result<(), StoreError> {
-    let refused = |why: &str| StoreError::new(label, Cause::BadPin { why: why.to_owned() });
-    let (keys, lens): (Vec<_>, Vec<_>) = part.into_iter().unzip();
-    let keys = keys_from_text(&keys).ok_or_else(|| refused("one of its objects has no proper name"))?;
-    pinning.extend(keys.into_iter().zip(lens));
+    pinning.extend(part);
     if pinning.len() > PINNING_MAX {
         pinning.clear();
-        return Err(refused("it has too many objects"));
+        let why = "it has too many objects".to_owned();
+        return Err(StoreError::new(label, Cause::BadPin { why }));
     }
     if last { cache.pin(label, std::mem::take(pinning)).map(drop) } else { Ok(()) }
 }

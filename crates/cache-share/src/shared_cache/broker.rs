@@ -23,9 +23,7 @@ use super::progress::{Further, Requests};
 use super::quota::{Bounds, Connection, Quota, QuotaSlot, Warming};
 use super::release::RemoteHolder;
 use super::requests::ClientRequests;
-use super::wire::{
-    ErrorMessage, Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_to_text, send,
-};
+use super::wire::{ErrorMessage, Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, send};
 use super::writer::Writer;
 use crate::peer::Peer;
 
@@ -234,9 +232,8 @@ fn converse(
     let open = requests.clone();
     esker_threads::spawn("cache-answer", move || answer_all(&out, &inbox, &open))?;
     let questions = outbox.clone();
-    let ask = move |id, keys: &[_]| {
-        questions.send(ToClient::Release { id, keys: keys_to_text(keys) }.into()).is_ok()
-    };
+    let ask =
+        move |id, keys: &[_]| questions.send(ToClient::Release { id, keys: keys.to_vec() }.into()).is_ok();
     let holder = Arc::new(match admission.is_stranger {
         true => RemoteHolder::of_stranger(ask),
         false => RemoteHolder::new(ask),

@@ -17,9 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::address;
 use super::received::{Pending, Received};
-use super::wire::{
-    Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send, waits,
-};
+use super::wire::{Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, send, waits};
 use super::writer::BrokerAddress;
 use crate::peer;
 
@@ -280,11 +278,8 @@ impl Client {
                         pending.done.err(error.read(label));
                     }
                 }
-                ToClient::Release { id, keys } => match keys_from_text(&keys) {
-                    // The releasing thread ends only after this one.
-                    Some(keys) => drop(asked.send((id, keys))),
-                    None => break,
-                },
+                // The releasing thread ends only after this one.
+                ToClient::Release { id, keys } => drop(asked.send((id, keys))),
                 ToClient::Status { id, status } => {
                     self.state.lock().status = Some((id, *status));
                     self.status_came.notify_all();

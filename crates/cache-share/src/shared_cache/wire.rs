@@ -66,7 +66,7 @@ pub(crate) enum CacheTask {
     /// Pins objects, given with their plain lengths; the set is complete with the last part.
     Pin {
         label: String,
-        part: Vec<(String, u64)>,
+        part: Vec<(CacheKey, u64)>,
         last: bool,
     },
     Unpin {
@@ -76,7 +76,7 @@ pub(crate) enum CacheTask {
         bytes: u64,
     },
     Evict {
-        keys: Vec<String>,
+        keys: Vec<CacheKey>,
     },
     Wipe {
         even_pinned: bool,
@@ -159,7 +159,7 @@ pub(super) enum ToClient {
     },
     Release {
         id: u64,
-        keys: Vec<String>,
+        keys: Vec<CacheKey>,
     },
     Status {
         id: u64,
@@ -240,38 +240,9 @@ impl ErrorMessage {
     }
 }
 
-/// Formats keys as text, two digits for each byte.
-pub(crate) fn keys_to_text(keys: &[CacheKey]) -> Vec<String> {
-    use std::fmt::Write;
-    let hex = |key: &CacheKey| {
-        key.to_bytes().iter().fold(String::with_capacity(44), |mut text, byte| {
-            // Writing to a string can't fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-    };
-    keys.iter().map(hex).collect()
-}
-
-/// Parses the output of [`keys_to_text`]; `None` if a part is not a key.
-pub(crate) fn keys_from_text(keys: &[String]) -> Option<Vec<CacheKey>> {
-    let key = |text: &String| {
-        let digits = text.as_bytes();
-        let bytes: Option<Vec<u8>> = digits
-            .chunks(2)
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-            .collect();
-        CacheKey::from_bytes(&bytes?.try_into().ok()?)
-    };
-    keys.iter().map(key).collect()
-}
-
+/// Returns the start of a text that is not too long for a message.
 fn cut(text: &str) -> String {
-    let mut end = text.len().min(TEXT_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
+    text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
 }
 
 /// Sends one message, with a descriptor if there is one.

@@ -74,8 +74,11 @@ mod tests {
                 let folder = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
                 assert_eq!(Layout::key(folder, name), Some(key));
                 assert_eq!(CacheKey::from_bytes(&key.to_bytes()), Some(key));
+                assert_eq!(CacheKey::try_from(String::from(key)), Ok(key));
             }
         }
         assert_eq!(Layout::key("ab", "cd"), None);
+        let no_keys = ["", "0", "zz", &"00".repeat(23), &"f".repeat(44)];
+        assert!(no_keys.into_iter().all(|text| CacheKey::try_from(text.to_owned()).is_err()));
     }
 }

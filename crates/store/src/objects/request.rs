@@ -6,13 +6,15 @@ use std::ops::Range;
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::ObjectName;
+use serde::{Deserialize, Serialize};
 
 use crate::progress::Requester;
 use crate::transport::escaped;
 
 /// Key of a cached object: the hash of its stored bytes, and their compression. The kind of the object is not part of
 /// it, because the hash doesn't cover it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct CacheKey {
     /// The hash of the stored bytes.
     pub hash: ContentHash,
@@ -40,6 +42,24 @@ impl CacheKey {
             hash: ContentHash::new(HashAlgorithm::from_flag(*algorithm)?, *digest),
             compression: Compression::from_flag(*compression)?,
         })
+    }
+}
+
+impl From<CacheKey> for String {
+    /// Returns [`CacheKey::to_bytes`] as text, two digits for each byte.
+    fn from(key: CacheKey) -> Self {
+        key.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl TryFrom<String> for CacheKey {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.and_then(|bytes| Self::from_bytes(&bytes)).ok_or("this is no key of an object")
     }
 }
 
