@@ -38,7 +38,7 @@ const CAPABILITIES: &[Capability] = &[
     built(&["check a repository", "checks repositories", "repairs"], "crates/maintain/src/check.rs"),
     built(&["s3", "object storage"], "crates/object-storage/src/providers/sink.rs"),
     built(&["site proxy"], "crates/server/src/proxy.rs"),
-    planned(&["gateway"], "crates/server/src/gateway.rs"),
+    built(&["gateway"], "crates/gateway/src/lib.rs"),
     built(&["metrics", "prometheus"], "crates/server/src/metrics.rs"),
     built(&["dashboard"], "crates/server/src/dashboard.rs"),
     planned(&["kubernetes", "csi"], "crates/csi/src/lib.rs"),

@@ -1,0 +1,161 @@
+//! The gateway's database: leases, catalogs that leases uploaded, and the audit log.
+//!
+//! A change is durable when [`Database::write`] returns: it is one transaction of redb, which is whole after a crash or a power
+//! failure. Leases and records are JSON, so that later versions can add fields.
+
+use std::path::Path;
+
+use esker_format::hash::ContentHash;
+use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use serde::{Deserialize, Serialize};
+
+use crate::lease::{Change, Lease, Leases, Millis};
+use crate::token::Token;
+
+const LEASES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("leases");
+/// Catalogs by lease: a publisher may build a second revision on one that it has uploaded.
+const CATALOGS: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("catalogs");
+const AUDIT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("audit");
+/// Records of the audit log that are kept.
+const AUDIT_MAX: u64 = 100_000;
+
+/// A record of the audit log. Field names are an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Time of the event.
+    pub at: Millis,
+    /// Name of the event.
+    pub event: String,
+    /// Name of the key that was used.
+    pub key: String,
+    /// Repository and directory.
+    pub path: String,
+    /// Beginning of the token of the lease.
+    pub lease: String,
+    /// Revision, reason of a refusal, or address of the publisher.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+/// The database can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the gateway's database can't be used: {doing} failed")]
+pub struct DatabaseError {
+    doing: &'static str,
+    source: Box<redb::Error>,
+}
+
+impl DatabaseError {
+    fn of<E: Into<redb::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self { doing, source: Box::new(error.into()) }
+    }
+}
+
+/// The open database; no other process may open it meanwhile.
+#[derive(Debug)]
+pub struct Database(redb::Database);
+
+impl Database {
+    /// Opens a database, or creates one.
+    pub fn open(path: &Path) -> Result<Self, DatabaseError> {
+        Self::with_tables(redb::Database::create(path).map_err(DatabaseError::of("opening it"))?)
+    }
+
+    fn with_tables(database: redb::Database) -> Result<Self, DatabaseError> {
+        let transaction = database.begin_write().map_err(DatabaseError::of("beginning a change"))?;
+        let made = transaction
+            .open_table(LEASES)
+            .and_then(|_| transaction.open_table(CATALOGS).map(drop))
+            .and_then(|()| transaction.open_table(AUDIT).map(drop));
+        made.map_err(DatabaseError::of("making its tables"))?;
+        transaction.commit().map_err(DatabaseError::of("making its tables"))?;
+        Ok(Self(database))
+    }
+
+    /// Reads all leases.
+    pub fn leases(&self) -> Result<Leases, DatabaseError> {
+        let failed = "reading leases";
+        let transaction = self.0.begin_read().map_err(DatabaseError::of(failed))?;
+        let table = transaction.open_table(LEASES).map_err(DatabaseError::of(failed))?;
+        let mut all = Vec::new();
+        for row in table.iter().map_err(DatabaseError::of(failed))? {
+            let (token, lease) = row.map_err(DatabaseError::of(failed))?;
+            match serde_json::from_slice::<Lease>(lease.value()) {
+                Ok(lease) => all.push((Token::named(token.value()), lease)),
+                // Of a later version of the gateway: its publisher begins again.
+                Err(error) => tracing::warn!("ignoring a lease that can't be read: {error}"),
+            }
+        }
+        Ok(Leases::of(all))
+    }
+
+    /// Makes changes of leases and a record of them durable.
+    pub fn write(&self, changes: &[Change], record: Option<&Record>) -> Result<(), DatabaseError> {
+        let failed = "writing leases";
+        let transaction = self.0.begin_write().map_err(DatabaseError::of(failed))?;
+        {
+            let mut leases = transaction.open_table(LEASES).map_err(DatabaseError::of(failed))?;
+            let mut catalogs = transaction.open_table(CATALOGS).map_err(DatabaseError::of(failed))?;
+            for change in changes {
+                match change {
+                    Change::Put(token, lease) => {
+                        let text = serde_json::to_vec(lease).expect("a lease has text and numbers only");
+                        leases.insert(token.secret(), &*text).map_err(DatabaseError::of(failed))?;
+                    }
+                    Change::Remove(token) => {
+                        leases.remove(token.secret()).map_err(DatabaseError::of(failed))?;
+                        let of_lease = (token.secret(), "")..(token.secret(), "~");
+                        catalogs.retain_in(of_lease, |_, ()| false).map_err(DatabaseError::of(failed))?;
+                    }
+                }
+            }
+            if let Some(record) = record {
+                let mut audit = transaction.open_table(AUDIT).map_err(DatabaseError::of(failed))?;
+                let last = audit.last().map_err(DatabaseError::of(failed))?.map(|(number, _)| number.value());
+                let number = last.map_or(0, |last| last.saturating_add(1));
+                let text = serde_json::to_vec(record).expect("a record has text and numbers only");
+                audit.insert(number, &*text).map_err(DatabaseError::of(failed))?;
+                if let Some(old) = number.checked_sub(AUDIT_MAX) {
+                    audit.remove(old).map_err(DatabaseError::of(failed))?;
+                }
+            }
+        }
+        transaction.commit().map_err(DatabaseError::of(failed))
+    }
+
+    /// Notes that a lease uploaded catalogs. They are durable before the publisher gets its answer.
+    pub fn note_catalogs(&self, token: &Token, hashes: &[ContentHash]) -> Result<(), DatabaseError> {
+        let failed = "noting catalogs";
+        let transaction = self.0.begin_write().map_err(DatabaseError::of(failed))?;
+        {
+            let mut catalogs = transaction.open_table(CATALOGS).map_err(DatabaseError::of(failed))?;
+            for hash in hashes {
+                let key = (token.secret(), &*hash.to_string());
+                catalogs.insert(key, ()).map_err(DatabaseError::of(failed))?;
+            }
+        }
+        transaction.commit().map_err(DatabaseError::of(failed))
+    }
+
+    /// Returns true if a lease uploaded a catalog.
+    pub fn has_catalog(&self, token: &Token, hash: &ContentHash) -> Result<bool, DatabaseError> {
+        let failed = "reading catalogs";
+        let transaction = self.0.begin_read().map_err(DatabaseError::of(failed))?;
+        let catalogs = transaction.open_table(CATALOGS).map_err(DatabaseError::of(failed))?;
+        let found = catalogs.get((token.secret(), &*hash.to_string())).map_err(DatabaseError::of(failed))?;
+        Ok(found.is_some())
+    }
+
+    /// Returns the newest records of the audit log, newest first.
+    pub fn records(&self, count: usize) -> Result<Vec<Record>, DatabaseError> {
+        let failed = "reading the audit log";
+        let transaction = self.0.begin_read().map_err(DatabaseError::of(failed))?;
+        let audit = transaction.open_table(AUDIT).map_err(DatabaseError::of(failed))?;
+        let mut all = Vec::new();
+        for row in audit.iter().map_err(DatabaseError::of(failed))?.rev().take(count) {
+            let (_, text) = row.map_err(DatabaseError::of(failed))?;
+            all.extend(serde_json::from_slice(text.value()).ok());
+        }
+        Ok(all)
+    }
+}

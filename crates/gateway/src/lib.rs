@@ -1,0 +1,28 @@
+//! Publishes for publishers without keys of a repository: leases, payloads and commits over HTTP.
+//!
+//! ```text
+//!   publisher ── lease ──► service ─► leases ─► database
+//!             ── packs ──► service ─► every object hashed ─► storage of the repository
+//!             ── commit ─► service ─► the changes below the lease, rebased onto the newest head ─► head
+//! ```
+//!
+//! The protocol is that of the reference's gateway, with additions for Esker's publishers. The gateway holds the keys of the
+//! repositories; publishers hold a key that is shared with the gateway, which limits what they may change.
+#![forbid(unsafe_code)]
+
+mod authorization;
+mod database;
+mod keys;
+mod lease;
+mod lease_path;
+mod pack;
+mod token;
+pub mod wire;
+
+pub use authorization::Authorization;
+pub use database::{Database, DatabaseError, Record};
+pub use keys::{AccessError, KeyError, KeyLimits, KeyRing, PublisherKey, Secret, plain_key};
+pub use lease::{Candidate, Change, Commit, Lease, Leases, Millis, Refused, Request, State};
+pub use lease_path::{LeasePath, LeasePathError};
+pub use pack::{HEADER_MAX, PackError, PackHeader, PackedObject};
+pub use token::Token;
