@@ -4,8 +4,11 @@
 //! equals that of the reference implementation byte for byte: publishers of one repository must agree on the
 //! cuts, or equal files would be stored twice.
 
+use serde::{Deserialize, Serialize};
+
 /// Minimum, average and maximum size of a chunk in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "[u32; 3]", into = "[u32; 3]")]
 pub struct ChunkSizes {
     min: u32,
     average: u32,
@@ -31,6 +34,20 @@ const WINDOW: u32 = 32;
 
 /// Largest allowed maximum size: a chunk is held in memory as a whole, compressed and uncompressed.
 const SIZE_MAX: u32 = 1 << 30;
+
+impl TryFrom<[u32; 3]> for ChunkSizes {
+    type Error = ChunkSizesError;
+
+    fn try_from([min, average, max]: [u32; 3]) -> Result<Self, ChunkSizesError> {
+        Self::new(min, average, max)
+    }
+}
+
+impl From<ChunkSizes> for [u32; 3] {
+    fn from(sizes: ChunkSizes) -> Self {
+        [sizes.min, sizes.average, sizes.max]
+    }
+}
 
 impl ChunkSizes {
     /// Default sizes of a repository.

@@ -9,13 +9,16 @@ mod inflater;
 use std::io;
 
 pub use inflater::Inflater;
+use serde::{Deserialize, Serialize};
 
 /// Storage format of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Compression {
     /// A zlib stream (RFC 1950).
     Zlib,
     /// Uncompressed bytes.
+    #[serde(rename = "none")]
     Stored,
     /// Zstandard frames.
     Zstd,

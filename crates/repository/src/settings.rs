@@ -28,39 +28,55 @@ pub use named::{current, set_by_name};
 /// Maximum size of the settings file in bytes.
 const FILE_MAX: u64 = 1 << 16;
 
-/// Settings for the encoding of content and the recorded metadata.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Settings for the encoding of content and the recorded metadata, as the settings file has them.
+///
+/// A later setting with a default value is not stored, so that versions without the setting can read the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Settings {
     /// The compression of files; catalogs and the like always are zlib streams.
     pub compression: Compression,
     /// The zlib encoder.
     pub deflate: Deflate,
     /// Sizes of chunks.
+    #[serde(rename = "chunk_sizes")]
     pub chunks: ChunkSizes,
     /// Whether nanoseconds of modification times are recorded.
     pub nanoseconds: bool,
     /// Whether extended attributes are recorded.
     pub xattrs: bool,
-    /// Treatment of extended attributes that CernVM-FS before 2.14 can't read.
-    pub long_xattrs: LongXattrs,
     /// Whether each publish gets a tag of its own.
     pub automatic_tags: bool,
     /// When catalogs are split and joined; none leaves that to markers and rules.
     pub balance: Option<Balance>,
     /// Days after which automatic tags are removed at a publish; none keeps them.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub automatic_tags_for: Option<u32>,
     /// Whether `/.cvmfs/snapshots` shows the tagged revisions.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub virtual_snapshots: bool,
     /// Seconds for which clients trust a revision, in root catalogs to come; none continues the published value.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub ttl: Option<u32>,
     /// Limits for files and catalogs.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub limits: Limits,
     /// Whether contents of files are left to servers for external data.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub external_data: bool,
     /// What becomes of devices, sockets and pipes.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub special_files: SpecialFiles,
+    /// Treatment of extended attributes that CernVM-FS before 2.14 can't read.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub long_xattrs: LongXattrs,
     /// Collect after a publish.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub automatic_collect: AutomaticCollect,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Sizes from which a publish warns, or fails.
@@ -169,48 +185,6 @@ impl Default for Settings {
 /// Days for which a new repository keeps automatic tags: each publish makes one.
 const AUTOMATIC_TAGS_DAYS: u32 = 30;
 
-/// Settings as they are stored in the file.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stored {
-    compression: StoredCompression,
-    deflate: Deflate,
-    chunk_sizes: [u32; 3],
-    nanoseconds: bool,
-    xattrs: bool,
-    automatic_tags: bool,
-    balance: Option<Balance>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    automatic_tags_for: Option<u32>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    virtual_snapshots: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    ttl: Option<u32>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    limits: Limits,
-    #[serde(default, skip_serializing_if = "is_default")]
-    external_data: bool,
-    #[serde(default, skip_serializing_if = "is_default")]
-    special_files: SpecialFiles,
-    #[serde(default, skip_serializing_if = "is_default")]
-    long_xattrs: LongXattrs,
-    #[serde(default, skip_serializing_if = "is_default")]
-    automatic_collect: AutomaticCollect,
-}
-
-/// Returns true for a default value; it is not stored, so that versions without the setting can read the file.
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum StoredCompression {
-    Zlib,
-    None,
-    Zstd,
-}
-
 impl Settings {
     /// Returns the settings of a new repository; the default ones are of a repository without a settings file.
     pub fn of_new_repository() -> Self {
@@ -236,57 +210,15 @@ impl Settings {
     pub fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, RepositoryError> {
         let text = read_file(disk, path, FILE_MAX).map_err(RepositoryError::file("reading", path))?;
         let Some(text) = text else { return Ok(None) };
-        let refused = |reason: String| RepositoryError::Settings { path: path.to_owned(), reason };
-        let stored: Stored = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
-        let [min, average, max] = stored.chunk_sizes;
-        Ok(Some(Self {
-            compression: match stored.compression {
-                StoredCompression::Zlib => Compression::Zlib,
-                StoredCompression::None => Compression::Stored,
-                StoredCompression::Zstd => Compression::Zstd,
-            },
-            deflate: stored.deflate,
-            chunks: ChunkSizes::new(min, average, max).map_err(|error| refused(error.to_string()))?,
-            nanoseconds: stored.nanoseconds,
-            xattrs: stored.xattrs,
-            long_xattrs: stored.long_xattrs,
-            automatic_tags: stored.automatic_tags,
-            balance: stored.balance,
-            automatic_tags_for: stored.automatic_tags_for,
-            virtual_snapshots: stored.virtual_snapshots,
-            ttl: stored.ttl,
-            limits: stored.limits,
-            external_data: stored.external_data,
-            special_files: stored.special_files,
-            automatic_collect: stored.automatic_collect,
-        }))
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|error| RepositoryError::Settings { path: path.to_owned(), reason: error.to_string() })
     }
 
     /// Writes the settings.
     pub fn write(&self, disk: &dyn Disk, path: &Path) -> Result<(), RepositoryError> {
-        let stored = Stored {
-            compression: match self.compression {
-                Compression::Zlib => StoredCompression::Zlib,
-                Compression::Stored => StoredCompression::None,
-                Compression::Zstd => StoredCompression::Zstd,
-            },
-            deflate: self.deflate,
-            chunk_sizes: [self.chunks.min(), self.chunks.average(), self.chunks.max()],
-            nanoseconds: self.nanoseconds,
-            xattrs: self.xattrs,
-            long_xattrs: self.long_xattrs,
-            automatic_tags: self.automatic_tags,
-            balance: self.balance,
-            automatic_tags_for: self.automatic_tags_for,
-            virtual_snapshots: self.virtual_snapshots,
-            ttl: self.ttl,
-            limits: self.limits,
-            external_data: self.external_data,
-            special_files: self.special_files,
-            automatic_collect: self.automatic_collect,
-        };
         let text =
-            serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
+            serde_json::to_vec_pretty(self).expect("settings become JSON because all their keys are text");
         persist(disk, path, &text).map_err(RepositoryError::file("writing", path))
     }
 }

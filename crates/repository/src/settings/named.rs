@@ -1,15 +1,13 @@
 //! Settings by name: their meanings, and how their values are read and written.
 
 use esker_format::chunker::ChunkSizes;
-use esker_format::compress::Compression;
 use serde::Serialize;
 
 use super::values::{
-    balance, bytes, compression_name, entries, number, on_off, or_off, seconds, seconds_text, short_size,
-    size, switch, unless_off,
+    balance, bytes, choose, days, entries, number, on_off, or_off, seconds, seconds_text, short_size, size,
+    switch, unless_off, word_of,
 };
-use super::{Balance, LongXattrs, Settings, SpecialFiles};
-use crate::encode::Deflate;
+use super::{Balance, Settings};
 
 /// A setting that `esker repo set` knows by name.
 #[derive(Debug)]
@@ -60,6 +58,21 @@ macro_rules! switch {
     };
 }
 
+/// Makes a setting that is one of some words.
+macro_rules! choice {
+    ($name:literal, $values:literal, $meaning:literal, $field:ident) => {
+        NamedSetting {
+            name: $name,
+            values: $values,
+            meaning: $meaning,
+            place: Place::File {
+                get: |settings| word_of(&settings.$field),
+                set: |settings, text| choose(&mut settings.$field, $values, text),
+            },
+        }
+    };
+}
+
 /// Makes a setting that has a value or is off.
 macro_rules! limit {
     ($name:literal, $values:literal, $meaning:literal, $($field:ident).+, $shown:expr, $parse:ident) => {
@@ -80,46 +93,18 @@ macro_rules! limit {
 
 /// All settings, in the order of their display.
 pub const NAMED: &[NamedSetting] = &[
-    NamedSetting {
-        name: "compression",
-        values: "zlib|none|zstd",
-        meaning: "Compression of files; CernVM-FS 2.12 and older read only zlib and none",
-        place: Place::File {
-            get: |settings| compression_name(settings.compression).to_owned(),
-            set: |settings, text| {
-                settings.compression = match text {
-                    "zlib" | "default" => Compression::Zlib,
-                    "none" => Compression::Stored,
-                    "zstd" => Compression::Zstd,
-                    _ => return Err("it is not zlib, none or zstd".to_owned()),
-                };
-                Ok(())
-            },
-        },
-    },
-    NamedSetting {
-        name: "deflate",
-        values: "stock|fast",
-        meaning: "Encoder for zlib: stock writes the bytes that CernVM-FS writes, fast takes less time",
-        place: Place::File {
-            get: |settings| {
-                match settings.deflate {
-                    Deflate::Fast => "fast",
-                    Deflate::Stock => "stock",
-                    Deflate::Zlib => "zlib",
-                }
-                .to_owned()
-            },
-            set: |settings, text| {
-                settings.deflate = match text {
-                    "stock" => Deflate::Stock,
-                    "fast" => Deflate::Fast,
-                    _ => return Err("it is not stock or fast".to_owned()),
-                };
-                Ok(())
-            },
-        },
-    },
+    choice!(
+        "compression",
+        "zlib|none|zstd",
+        "Compression of files; CernVM-FS 2.12 and older read only zlib and none",
+        compression
+    ),
+    choice!(
+        "deflate",
+        "stock|fast",
+        "Encoder for zlib: stock writes the bytes that CernVM-FS writes, fast takes less time",
+        deflate
+    ),
     NamedSetting {
         name: "chunk_sizes",
         values: "MIN,AVERAGE,MAX",
@@ -144,46 +129,23 @@ pub const NAMED: &[NamedSetting] = &[
         "Whether each publish gives its revision a tag named after the time",
         automatic_tags
     ),
-    NamedSetting {
-        name: "automatic_tags_for",
-        values: "DAYS|off",
-        meaning: "Days after which a publish removes automatic tags; off keeps them",
-        place: Place::File {
-            get: |settings| or_off(settings.automatic_tags_for, |days| days.to_string()),
-            set: |settings, text| {
-                let days = |text: &str| number(text.strip_suffix('d').unwrap_or(text), 1..=36_500);
-                settings.automatic_tags_for = unless_off(text, days)?;
-                Ok(())
-            },
-        },
-    },
+    limit!(
+        "automatic_tags_for",
+        "DAYS|off",
+        "Days after which a publish removes automatic tags; off keeps them",
+        automatic_tags_for,
+        |days| days.to_string(),
+        days
+    ),
     switch!("virtual_snapshots", "Whether /.cvmfs/snapshots shows the tagged revisions", virtual_snapshots),
     switch!("xattrs", "Whether extended attributes are recorded", xattrs),
-    NamedSetting {
-        name: "long_xattrs",
-        values: "publish|skip|refuse",
-        meaning: "Whether extended attributes of 256 to 65,535 bytes are published, left out with a warning, or refused; \
-                  CernVM-FS before 2.14 shows no attribute of a file that has one",
-        place: Place::File {
-            get: |settings| {
-                match settings.long_xattrs {
-                    LongXattrs::Publish => "publish",
-                    LongXattrs::Skip => "skip",
-                    LongXattrs::Refuse => "refuse",
-                }
-                .to_owned()
-            },
-            set: |settings, text| {
-                settings.long_xattrs = match text {
-                    "publish" => LongXattrs::Publish,
-                    "skip" => LongXattrs::Skip,
-                    "refuse" => LongXattrs::Refuse,
-                    _ => return Err("it is not publish, skip or refuse".to_owned()),
-                };
-                Ok(())
-            },
-        },
-    },
+    choice!(
+        "long_xattrs",
+        "publish|skip|refuse",
+        "Whether extended attributes of 256 to 65,535 bytes are published, left out with a warning, or refused; \
+         CernVM-FS before 2.14 shows no attribute of a file that has one",
+        long_xattrs
+    ),
     switch!("mtime_ns", "Whether nanoseconds of modification times are recorded", nanoseconds),
     limit!(
         "catalog_balance",
@@ -227,28 +189,12 @@ pub const NAMED: &[NamedSetting] = &[
         "Whether contents of files are left to servers for external data, and only their hashes are published",
         external_data
     ),
-    NamedSetting {
-        name: "special_files",
-        values: "publish|skip",
-        meaning: "Whether devices, sockets and pipes are published, or left out with a warning",
-        place: Place::File {
-            get: |settings| {
-                match settings.special_files {
-                    SpecialFiles::Publish => "publish",
-                    SpecialFiles::Skip => "skip",
-                }
-                .to_owned()
-            },
-            set: |settings, text| {
-                settings.special_files = match text {
-                    "publish" => SpecialFiles::Publish,
-                    "skip" => SpecialFiles::Skip,
-                    _ => return Err("it is not publish or skip".to_owned()),
-                };
-                Ok(())
-            },
-        },
-    },
+    choice!(
+        "special_files",
+        "publish|skip",
+        "Whether devices, sockets and pipes are published, or left out with a warning",
+        special_files
+    ),
     limit!(
         "automatic_collect",
         "DURATION|off",
@@ -347,7 +293,9 @@ fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{AutomaticCollect, Limits};
+    use crate::encode::Deflate;
+    use crate::settings::{AutomaticCollect, Limits, LongXattrs, SpecialFiles};
+    use esker_format::compress::Compression;
 
     fn set(settings: &mut Settings, name: &str, text: &str) -> Result<(), String> {
         let named = NAMED.iter().find(|named| named.name == name).expect("a setting");

@@ -1,15 +1,27 @@
 //! Reads and formats values of settings.
 
-use esker_format::compress::Compression;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::Balance;
 
-pub(super) fn compression_name(compression: Compression) -> &'static str {
-    match compression {
-        Compression::Zlib => "zlib",
-        Compression::Stored => "none",
-        Compression::Zstd => "zstd",
-    }
+/// Returns the word that stands for a value in the settings file.
+pub(super) fn word_of<T: Serialize>(value: &T) -> String {
+    let word = serde_json::to_value(value).expect("a value without fields becomes JSON");
+    word.as_str().unwrap_or_default().to_owned()
+}
+
+/// Sets a value to the one that a word of the list `values` stands for.
+pub(super) fn choose<T: DeserializeOwned>(value: &mut T, values: &str, text: &str) -> Result<(), String> {
+    let words: Vec<&str> = values.split('|').collect();
+    // The word of CernVM-FS's configuration for its only compression.
+    let word = if text == "default" { "zlib" } else { text };
+    let known = words.contains(&word).then(|| serde_json::from_value(word.into()).ok()).flatten();
+    *value = known.ok_or_else(|| match &words[..] {
+        [first @ .., last] => format!("it is not {} or {last}", first.join(", ")),
+        [] => "there are no values".to_owned(),
+    })?;
+    Ok(())
 }
 
 pub(super) fn on_off(value: bool) -> String {
@@ -47,6 +59,11 @@ pub(super) fn number(text: &str, range: std::ops::RangeInclusive<u32>) -> Result
     let (first, last) = (*range.start(), *range.end());
     let number = text.parse().ok().filter(|number| range.contains(number));
     number.ok_or_else(|| format!("it is not a number from {first} to {last}"))
+}
+
+/// Reads a number of days like `30` or `30d`.
+pub(super) fn days(text: &str) -> Result<u32, String> {
+    number(text.strip_suffix('d').unwrap_or(text), 1..=36_500)
 }
 
 pub(super) fn balance(text: &str) -> Result<Balance, String> {
