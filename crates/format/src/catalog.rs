@@ -70,6 +70,9 @@ pub enum CatalogError {
     },
 }
 
+/// Most directories above an entry: more than a path can have, so that a loop ends.
+const DEPTH_MAX: usize = 2048;
+
 /// A file catalog over immutable bytes.
 #[derive(Debug)]
 pub struct Catalog<B> {
@@ -184,6 +187,24 @@ impl<B: AsRef<[u8]>> Catalog<B> {
     /// chunks without a file.
     pub fn strays(&self) -> Result<Vec<String>, CatalogError> {
         strays::find(self, &self.database)
+    }
+
+    /// Returns the path of an entry, from the names of the directories above it; none if they don't lead to the root of this
+    /// catalog.
+    pub fn path_of(&self, row: &Row<'_>) -> Result<Option<Vec<u8>>, CatalogError> {
+        let prefix = &self.properties.root_prefix;
+        let top = PathKey::of(prefix);
+        if row.key() == top {
+            return Ok(Some(prefix.clone()));
+        }
+        let mut names = vec![row.name().to_vec()];
+        let mut parent = row.parent();
+        while parent != top {
+            let Some(above) = self.find(parent)?.filter(|_| names.len() < DEPTH_MAX) else { return Ok(None) };
+            names.push(above.name().to_vec());
+            parent = above.parent();
+        }
+        Ok(Some(names.iter().rev().fold(prefix.clone(), |path, name| crate::path::join(&path, name))))
     }
 
     fn table(&self) -> Result<Table<'_>, SqliteError> {

@@ -33,7 +33,7 @@ mod target;
 
 pub use error::CheckError;
 pub use finding::{Finding, FindingKind, Fix};
-pub use mirror::{Mirror, MirrorFolder, MirrorServer, Verdict};
+pub use mirror::{Mirror, MirrorServer, Verdict};
 pub use options::{Check, CheckPlace, CheckProgress, CheckReport, DataCheck};
 pub use outcome::note_outcome;
 pub use repair::{Repair, Repaired};

@@ -15,7 +15,7 @@ mod takeover;
 
 pub use check::{
     Check, CheckError, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
-    MirrorFolder, MirrorServer, Repair, Repaired, Verdict, note_outcome,
+    MirrorServer, Repair, Repaired, Verdict, note_outcome,
 };
 pub use collect::{
     Collect, CollectError, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep,

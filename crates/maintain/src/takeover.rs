@@ -26,7 +26,7 @@ use esker_repository::{
     spool::{self, REFLOG_CHECKSUM},
     state,
 };
-use esker_store::{Sink, persist};
+use esker_store::{StoredFiles, persist};
 use serde::Serialize;
 
 use crate::info::causes;
@@ -146,7 +146,7 @@ pub fn remembered_spool(root: &Path) -> Option<PathBuf> {
 }
 
 /// Checks the reflog against the manifest and the checksum in the spool folder.
-fn check_reflog(sink: &dyn Sink, head: &Manifest, spool: Option<&Path>) -> Vec<String> {
+fn check_reflog(sink: &dyn StoredFiles, head: &Manifest, spool: Option<&Path>) -> Vec<String> {
     let bytes = match sink.read(reflog::PATH, DATABASE_MAX) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return vec!["there is no reflog; a collect rebuilds it".to_owned()],

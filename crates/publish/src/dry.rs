@@ -4,16 +4,26 @@ use std::io::Write;
 use std::path::Path;
 
 use esker_format::object::ObjectName;
-use esker_store::{Listed, Locking, Put, Sink, StoreError, Swap};
+use esker_store::{Listed, Locking, Put, Sink, StoreError, StoredFiles, Swap};
 
 /// Reads from a sink, and stores nothing in it.
 pub(crate) struct DrySink<'s>(pub(crate) &'s dyn Sink);
 
-impl Sink for DrySink<'_> {
+impl StoredFiles for DrySink<'_> {
     fn describe(&self) -> String {
         self.0.describe()
     }
 
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.read(path, limit)
+    }
+
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
+        self.0.read_to(path, to)
+    }
+}
+
+impl Sink for DrySink<'_> {
     fn folder(&self) -> Option<&Path> {
         self.0.folder()
     }
@@ -48,14 +58,6 @@ impl Sink for DrySink<'_> {
 
     fn flush(&self) -> Result<(), StoreError> {
         Ok(())
-    }
-
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        self.0.read(path, limit)
-    }
-
-    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
-        self.0.read_to(path, to)
     }
 
     fn put_root(&self, _name: &str, _bytes: &[u8]) -> Result<(), StoreError> {

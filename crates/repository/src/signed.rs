@@ -13,7 +13,7 @@ use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::trust::{self, ClaimedHead, Evidence, TrustError, VerifiedHead};
 use esker_format::whitelist::{self, Whitelist};
-use esker_store::{LargeBytes, LargeWriter, Sink, inflated};
+use esker_store::{LargeBytes, LargeWriter, StoredFiles, inflated};
 
 use crate::error::RepositoryError;
 use crate::object_source::WantedObject;
@@ -38,7 +38,7 @@ fn untrusted<E: Into<TrustError>>(name: &RepositoryName) -> impl FnOnce(E) -> Re
 
 impl SignedFiles {
     /// Reads the signed files of a repository.
-    pub fn read(sink: &dyn Sink, name: &RepositoryName) -> Result<Self, RepositoryError> {
+    pub fn read(sink: &dyn StoredFiles, name: &RepositoryName) -> Result<Self, RepositoryError> {
         let root_file = |path: &str, what: &str| -> Result<Vec<u8>, RepositoryError> {
             let missing = || RepositoryError::Missing { what: what.to_owned(), object: path.to_owned() };
             sink.read(path, SMALL_FILE_MAX)?.ok_or_else(missing)
@@ -104,7 +104,7 @@ pub fn is_of(fingerprint: &ContentHash, certificate: &Certificate) -> bool {
 
 /// Reads and verifies an object that is always compressed, such as a catalog or certificate.
 pub fn read_object(
-    sink: &dyn Sink,
+    sink: &dyn StoredFiles,
     name: &ObjectName,
     size: Option<u64>,
     limit: u64,
@@ -114,7 +114,10 @@ pub fn read_object(
 }
 
 /// Reads and verifies an object. No more than a few megabytes of it are in memory ([`LargeBytes`]).
-pub(crate) fn read_wanted(sink: &dyn Sink, wanted: &WantedObject<'_>) -> Result<LargeBytes, RepositoryError> {
+pub(crate) fn read_wanted(
+    sink: &dyn StoredFiles,
+    wanted: &WantedObject<'_>,
+) -> Result<LargeBytes, RepositoryError> {
     let WantedObject { name, limit, what, .. } = wanted;
     let missing = || RepositoryError::Missing { what: (*what).to_owned(), object: name.to_string() };
     let (path, folder) = (name.path(), std::env::temp_dir());

@@ -48,11 +48,21 @@ pub struct Listed {
     pub modified: SystemTime,
 }
 
-/// A storage that a repository is published to. All calls block; several threads may put objects.
-pub trait Sink: Send + Sync {
+/// The files of a repository, for readers. All calls block.
+pub trait StoredFiles: Send + Sync {
     /// Returns the place for messages.
     fn describe(&self) -> String;
 
+    /// Reads a file by its path below the root of the repository; none if there is no such file.
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Copies a file by its path below the root of the repository, piece by piece; returns its length, none if there is
+    /// no such file.
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError>;
+}
+
+/// A storage that a repository is published to. All calls block; several threads may put objects.
+pub trait Sink: StoredFiles {
     /// Returns the folder of the repository; none if it is in a bucket.
     fn folder(&self) -> Option<&Path>;
 
@@ -81,13 +91,6 @@ pub trait Sink: Send + Sync {
 
     /// Makes all objects put so far durable, and then visible.
     fn flush(&self) -> Result<(), StoreError>;
-
-    /// Reads a file by its path below the root of the repository; none if there is no such file.
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError>;
-
-    /// Copies a file by its path below the root of the repository, piece by piece; returns its length, none if there is
-    /// no such file.
-    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError>;
 
     /// Replaces a file in the root of the repository, durably and atomically.
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError>;

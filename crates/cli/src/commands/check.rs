@@ -5,10 +5,10 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_maintain::{
-    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Mirror, MirrorFolder, MirrorServer, Repair,
-    Repaired, note_outcome,
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, MirrorServer, Repair, Repaired, note_outcome,
 };
 use esker_repository::ReplicaState;
+use esker_store::{LocalSink, StoredFiles};
 use serde_json::json;
 
 use crate::error::{Context as _, Failure, Kind};
@@ -189,11 +189,11 @@ fn server(url: &str, args: &Args, settings: &Settings) -> Result<(Place, Option<
 }
 
 /// Returns the mirror in a folder or at a URL.
-fn mirror(from: &Path) -> Result<Box<dyn Mirror>, Failure> {
+fn mirror(from: &Path) -> Result<Box<dyn StoredFiles>, Failure> {
     let text = from.to_string_lossy();
     if !is_url(&text) && !text.starts_with("file://") {
         refuse_address("--repair", from)?;
-        return Ok(Box::new(MirrorFolder(from.to_owned())));
+        return Ok(Box::new(LocalSink::open(from)));
     }
     let server = MirrorServer::new(&text).map_err(|error| of_operation("can't ask the mirror", &error))?;
     Ok(Box::new(server))

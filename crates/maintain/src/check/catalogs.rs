@@ -10,7 +10,7 @@ use esker_format::history::Tag;
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_repository::{DATABASE_MAX, RepositoryError, path, signed::read_object};
-use esker_store::{Disk, LargeBytes, Sink};
+use esker_store::{Disk, LargeBytes, StoredFiles};
 use parking_lot::Mutex;
 
 use super::catalog::{CatalogCheck, CatalogFacts, Edge};
@@ -58,7 +58,7 @@ impl Catalogs {
     /// Checks all catalogs of the head and of the tags.
     pub(super) fn check(
         check: &Check<'_>,
-        sink: &dyn Sink,
+        files: &dyn StoredFiles,
         lists: &HashLists<'_>,
         (head, tags): (&Manifest, &[Tag]),
         findings: &mut Findings,
@@ -72,7 +72,7 @@ impl Catalogs {
             level.dedup_by_key(|(hash, _)| *hash);
             (check.progress)(CheckProgress::Catalogs { done: catalogs.known.len() as u64 });
             let read = parallel::map(check.threads, &check.stop, &level, |(hash, at)| {
-                Ok(read(check, sink, lists, *hash, at))
+                Ok(read(check, files, lists, *hash, at))
             })?;
             let mut next = Vec::new();
             for ((hash, _), (facts, found)) in level.into_iter().zip(read) {
@@ -233,7 +233,7 @@ impl Catalogs {
     pub(super) fn objects(
         &self,
         check: &Check<'_>,
-        sink: &dyn Sink,
+        files: &dyn StoredFiles,
         lists: &HashLists<'_>,
         (disk, scratch): (Arc<dyn Disk>, &Path),
     ) -> Result<SortedSet, RepositoryError> {
@@ -248,7 +248,7 @@ impl Catalogs {
             let objects = match objects {
                 Ok(Some(list)) => list.objects,
                 // Some rows can't be read, or are not asked for.
-                _ => readable_objects(check, sink, hash),
+                _ => readable_objects(check, files, hash),
             };
             let tagged = objects.into_iter().map(|record| Tagged { record, owner: Owner::SHARED });
             sorter.lock().extend(tagged)
@@ -328,7 +328,7 @@ fn roots(check: &Check<'_>, head: &Manifest, tags: &[Tag]) -> Result<Vec<Root>, 
 /// Reads and checks one catalog.
 fn read(
     check: &Check<'_>,
-    sink: &dyn Sink,
+    files: &dyn StoredFiles,
     lists: &HashLists<'_>,
     hash: ContentHash,
     at: &[u8],
@@ -338,7 +338,7 @@ fn read(
         let detail = error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
         (None, vec![Finding::new(kind, detail).object(name).path(at).catalog(hash)])
     };
-    let bytes = match read_object(sink, &name, None, DATABASE_MAX, "the catalog") {
+    let bytes = match read_object(files, &name, None, DATABASE_MAX, "the catalog") {
         Ok(bytes) => bytes,
         Err(error @ RepositoryError::Missing { .. }) => return failed(FindingKind::CatalogMissing, &error),
         Err(error @ RepositoryError::Compressed { .. }) => {
@@ -383,14 +383,15 @@ fn check_edge(parent: ContentHash, edge: &Edge, child: &CatalogFacts, findings: 
 }
 
 /// Returns the objects of the readable, requested rows.
-fn readable_objects(check: &Check<'_>, sink: &dyn Sink, hash: &ContentHash) -> Vec<Record> {
+fn readable_objects(check: &Check<'_>, files: &dyn StoredFiles, hash: &ContentHash) -> Vec<Record> {
     let name = ObjectName::new(*hash, ObjectKind::Catalog);
-    let read = read_object(sink, &name, None, DATABASE_MAX, "the catalog").ok();
+    let read = read_object(files, &name, None, DATABASE_MAX, "the catalog").ok();
     let Some(catalog) = read.and_then(|bytes| Catalog::open(bytes).ok()) else { return Vec::new() };
     let Ok(scan) = catalog.scan() else { return Vec::new() };
     let mut records = Vec::new();
     for row in scan.filter_map(Result::ok) {
-        let is_wanted = || super::paths::path_of(&catalog, &row).is_some_and(|path| check.is_within(&path));
+        let is_wanted =
+            || catalog.path_of(&row).is_ok_and(|path| path.is_some_and(|path| check.is_within(&path)));
         if check.path.is_none() || is_wanted() {
             records.extend(objects_of(&catalog, &row).iter().map(Record::of));
         }

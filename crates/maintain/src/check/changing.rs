@@ -14,7 +14,7 @@ use esker_repository::{RepositoryError, signed::SMALL_FILE_MAX};
 
 use super::error::CheckError;
 use super::finding::{Finding, FindingKind};
-use super::mirror::{Mirror, MirrorStorage, Verdict};
+use super::mirror::Verdict;
 use super::options::{Check, CheckPlace, CheckReport};
 use super::storage::BadObjects;
 use super::target::Target;
@@ -32,7 +32,7 @@ impl Check<'_> {
         folders: (Option<&Path>, &Path),
         now: UnixTime,
     ) -> Result<CheckReport, CheckError> {
-        let read_head = || target.sink().read(manifest::PATH, SMALL_FILE_MAX).ok().flatten();
+        let read_head = || target.files().read(manifest::PATH, SMALL_FILE_MAX).ok().flatten();
         let mut head = read_head();
         let mut report = self.run_on(target, place, folders, BadObjects::new(), now)?;
         self.refuse_interrupted()?;
@@ -79,19 +79,11 @@ fn identity(finding: &Finding) -> Identity {
 
 /// Reads the damaged objects of findings again; one that was collected meanwhile is no fault.
 fn still_damaged(target: &Target<'_>, findings: &[Finding]) -> Result<BadObjects, RepositoryError> {
-    let stored;
-    let mirror: &dyn Mirror = match target {
-        Target::Storage(storage) => {
-            stored = MirrorStorage(storage.sink().clone());
-            &stored
-        }
-        Target::Server(server) => server.0,
-    };
     let is_of_data =
         |kind: FindingKind| matches!(kind, FindingKind::ObjectDamaged | FindingKind::UnusedDamaged);
     let mut damaged = BadObjects::new();
     for name in findings.iter().filter(|one| is_of_data(one.kind)).filter_map(|one| one.name) {
-        if let Verdict::Bad(detail) = mirror.verify(&name)? {
+        if let Verdict::Bad(detail) = target.verify(&name)? {
             damaged.insert(Record::of(&name), (FindingKind::ObjectDamaged, detail));
         }
     }

@@ -13,7 +13,6 @@ use esker_repository::RepositoryError;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, FindingKind, Findings};
-use super::mirror::MirrorStorage;
 use super::options::{Check, CheckProgress, DataCheck};
 use super::reading::{Folder, Pace};
 use super::remote::{Reader, missing_object};
@@ -70,16 +69,13 @@ pub(super) fn check(
     let root = head.root_catalog.to_string();
     let mut resume = options.resume.as_deref().and_then(read_resume).filter(|resume| resume.root == root);
     let mut so_far = resume.take().unwrap_or_else(|| Resume { root, ..Resume::default() });
-    let stored;
-    let mut storage = match target {
-        Target::Storage(storage) => match storage.sink().folder() {
-            Some(folder) => Storage::Folder(folder, Pace::new(options.rate)),
-            None => {
-                stored = MirrorStorage(storage.sink().clone());
-                Storage::Server(Reader::new(check, &stored, named, options.rate))
-            }
-        },
-        Target::Server(server) => Storage::Server(Reader::new(check, server.0, named, options.rate)),
+    let folder = match target {
+        Target::Storage(storage) => storage.sink().folder(),
+        Target::Server(_) => None,
+    };
+    let mut storage = match folder {
+        Some(folder) => Storage::Folder(folder, Pace::new(options.rate)),
+        None => Storage::Server(Reader::new(check, target, named, options.rate)),
     };
     for folder in so_far.folders.min(256)..256 {
         let (bytes, folders) = (so_far.bytes, folder as u64);

@@ -11,7 +11,7 @@ use esker_repository::{
     RepositoryError,
     signed::{SMALL_FILE_MAX, SignedFiles, read_object},
 };
-use esker_store::Sink;
+use esker_store::StoredFiles;
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::CheckPlace;
@@ -25,8 +25,8 @@ pub(super) fn check(
     findings: &mut Findings,
     notes: &mut Vec<String>,
 ) -> Result<Option<Manifest>, RepositoryError> {
-    let sink = target.sink();
-    let Some(signed) = root_file(sink, manifest::PATH, FindingKind::ManifestMissing, findings) else {
+    let files = target.files();
+    let Some(signed) = root_file(files, manifest::PATH, FindingKind::ManifestMissing, findings) else {
         return Ok(None);
     };
     let head = match Manifest::parse(&signed) {
@@ -36,19 +36,24 @@ pub(super) fn check(
             return Ok(None);
         }
     };
-    let whitelist = root_file(sink, whitelist::PATH, FindingKind::WhitelistMissing, findings);
-    let certificate = certificate(sink, &head, findings);
+    let whitelist = root_file(files, whitelist::PATH, FindingKind::WhitelistMissing, findings);
+    let certificate = certificate(files, &head, findings);
     if let (Some(whitelist), Some(certificate)) = (whitelist, certificate) {
         let files = SignedFiles { manifest: signed, whitelist, certificate };
         signatures(&files, place, now, findings, notes);
     }
-    metainfo(sink, &head, findings);
+    metainfo(files, &head, findings);
     alternative_names(target, &head, findings)?;
     Ok(Some(head))
 }
 
-fn root_file(sink: &dyn Sink, path: &str, missing: FindingKind, findings: &mut Findings) -> Option<Vec<u8>> {
-    match sink.read(path, SMALL_FILE_MAX) {
+fn root_file(
+    files: &dyn StoredFiles,
+    path: &str,
+    missing: FindingKind,
+    findings: &mut Findings,
+) -> Option<Vec<u8>> {
+    match files.read(path, SMALL_FILE_MAX) {
         Ok(Some(bytes)) => return Some(bytes),
         Ok(None) => findings.add(Finding::new(missing, format!("there is no file {path}"))),
         Err(error) => findings.add(Finding::new(missing, error.to_string())),
@@ -56,7 +61,7 @@ fn root_file(sink: &dyn Sink, path: &str, missing: FindingKind, findings: &mut F
     None
 }
 
-fn certificate(sink: &dyn Sink, head: &Manifest, findings: &mut Findings) -> Option<Vec<u8>> {
+fn certificate(files: &dyn StoredFiles, head: &Manifest, findings: &mut Findings) -> Option<Vec<u8>> {
     let Some(hash) = head.certificate else {
         findings.add(Finding::new(FindingKind::ManifestUnreadable, "the manifest names no certificate"));
         return None;
@@ -64,7 +69,7 @@ fn certificate(sink: &dyn Sink, head: &Manifest, findings: &mut Findings) -> Opt
     let name = ObjectName::new(hash, ObjectKind::Certificate);
     let what = "the publisher's certificate";
     let damaged = |detail: String| Finding::new(FindingKind::CertificateDamaged, detail).object(name);
-    match read_object(sink, &name, None, SMALL_FILE_MAX, what) {
+    match read_object(files, &name, None, SMALL_FILE_MAX, what) {
         Ok(bytes) => match Certificate::parse(&bytes) {
             Ok(_) => return Some(bytes.into_vec()),
             Err(error) => findings.add(damaged(error.to_string())),
@@ -125,10 +130,10 @@ fn signatures(
     findings.add(Finding::new(kind, source.to_string()));
 }
 
-fn metainfo(sink: &dyn Sink, head: &Manifest, findings: &mut Findings) {
+fn metainfo(files: &dyn StoredFiles, head: &Manifest, findings: &mut Findings) {
     let Some(hash) = head.metainfo else { return };
     let name = ObjectName::new(hash, ObjectKind::Metainfo);
-    let found = match read_object(sink, &name, None, SMALL_FILE_MAX, "the description of the repository") {
+    let found = match read_object(files, &name, None, SMALL_FILE_MAX, "the description of the repository") {
         Ok(bytes) => serde_json::from_slice::<serde_json::Value>(&bytes)
             .err()
             .map(|error| format!("the description of the repository is no JSON: {error}")),

@@ -6,14 +6,14 @@ use esker_format::history::{Branch, History, Tag};
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_repository::{HISTORY_MAX, RepositoryError, signed::read_object};
-use esker_store::Sink;
+use esker_store::StoredFiles;
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::CheckPlace;
 
 /// Checks the history, and returns its tags.
 pub(super) fn check(
-    sink: &dyn Sink,
+    files: &dyn StoredFiles,
     place: &CheckPlace,
     head: &Manifest,
     findings: &mut Findings,
@@ -21,7 +21,7 @@ pub(super) fn check(
     let Some(hash) = head.history else { return Vec::new() };
     let name = ObjectName::new(hash, ObjectKind::History);
     let mut fault = |kind, detail: String| findings.add(Finding::new(kind, detail).object(name));
-    let bytes = match read_object(sink, &name, None, HISTORY_MAX, "the history") {
+    let bytes = match read_object(files, &name, None, HISTORY_MAX, "the history") {
         Ok(bytes) => bytes,
         Err(error @ RepositoryError::Missing { .. }) => {
             fault(FindingKind::HistoryMissing, error.to_string());

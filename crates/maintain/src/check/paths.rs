@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use esker_format::catalog::{Catalog, PathKey, Row};
+use esker_format::catalog::Catalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{DATABASE_MAX, RepositoryError, path, signed::read_object};
-use esker_store::{LargeBytes, Sink};
+use esker_repository::{DATABASE_MAX, RepositoryError, signed::read_object};
+use esker_store::StoredFiles;
 
 use super::catalogs::{Catalogs, objects_of};
 use super::finding::{Finding, FindingKind, Findings};
@@ -16,13 +16,11 @@ use crate::hash_lists::{HashLists, Record, parallel};
 
 /// Paths that are named for one object.
 const PATHS_MAX: usize = 20;
-/// More directories than a path can have.
-const DEPTH_MAX: usize = 4096;
 
 /// Adds a finding for each object and path, and the revisions of all findings.
 pub(super) fn name(
     check: &Check<'_>,
-    sink: &dyn Sink,
+    files: &dyn StoredFiles,
     lists: &HashLists<'_>,
     catalogs: &Catalogs,
     bad: &BadObjects,
@@ -30,7 +28,7 @@ pub(super) fn name(
 ) -> Result<(), RepositoryError> {
     let known: Vec<&ContentHash> = catalogs.known.keys().filter(|_| !bad.is_empty()).collect();
     let found = parallel::map(check.threads, &check.stop, &known, |hash| {
-        Ok(paths_in(check, sink, lists, hash, bad))
+        Ok(paths_in(check, files, lists, hash, bad))
     })?;
     let mut paths: BTreeMap<Record, BTreeMap<Vec<u8>, Vec<ContentHash>>> = BTreeMap::new();
     for (hash, found) in known.iter().zip(found) {
@@ -64,7 +62,7 @@ pub(super) fn name(
 /// Returns the paths of a catalog that name one of the objects.
 fn paths_in(
     check: &Check<'_>,
-    sink: &dyn Sink,
+    files: &dyn StoredFiles,
     lists: &HashLists<'_>,
     hash: &ContentHash,
     bad: &BadObjects,
@@ -78,35 +76,17 @@ fn paths_in(
         return found;
     }
     let name = ObjectName::new(*hash, ObjectKind::Catalog);
-    let read = read_object(sink, &name, None, DATABASE_MAX, "the catalog").ok();
+    let read = read_object(files, &name, None, DATABASE_MAX, "the catalog").ok();
     let Some(catalog) = read.and_then(|bytes| Catalog::open(bytes).ok()) else { return found };
     for row in catalog.scan().into_iter().flatten().filter_map(Result::ok) {
         let records = objects_of(&catalog, &row).into_iter().map(|object| Record::of(&object));
         for record in records.filter(|record| bad.contains_key(record)) {
-            if let Some(path) = path_of(&catalog, &row).filter(|path| check.is_within(path)) {
+            if let Ok(Some(path)) = catalog.path_of(&row)
+                && check.is_within(&path)
+            {
                 found.push((record, path));
             }
         }
     }
     found
-}
-
-/// Returns the path of an entry, by going up to the root of its catalog; none if it can't be reached from there.
-pub(super) fn path_of(catalog: &Catalog<LargeBytes>, row: &Row<'_>) -> Option<Vec<u8>> {
-    let prefix = &catalog.properties().root_prefix;
-    let top = PathKey::of(prefix);
-    if row.key() == top {
-        return Some(prefix.clone());
-    }
-    let mut names = vec![row.name().to_vec()];
-    let mut parent = row.parent();
-    while parent != top {
-        let above = catalog.find(parent).ok().flatten()?;
-        names.push(above.name().to_vec());
-        parent = above.parent();
-        if names.len() > DEPTH_MAX {
-            return None;
-        }
-    }
-    Some(names.iter().rev().fold(prefix.clone(), |path, name| path::join(&path, name)))
 }

@@ -37,12 +37,12 @@ pub(super) fn check(
     findings: &mut Findings,
     notes: &mut Vec<String>,
 ) -> Result<(), RepositoryError> {
-    let sink = target.sink();
+    let files = target.files();
     // Both are replaced one after the other, so a pair that doesn't match may be the moment between.
     let mut newest = head.clone();
     for attempt in 0..ATTEMPTS {
-        let bytes = sink.read(reflog::PATH, DATABASE_MAX)?;
-        let signed = sink.read(manifest::PATH, SMALL_FILE_MAX)?;
+        let bytes = files.read(reflog::PATH, DATABASE_MAX)?;
+        let signed = files.read(manifest::PATH, SMALL_FILE_MAX)?;
         if let Some(head) = signed.and_then(|signed| Manifest::parse(&signed).ok()) {
             newest = head;
         }
@@ -58,7 +58,7 @@ pub(super) fn check(
     }
     let head = &newest;
     if let Some(named) = head.reflog
-        && pending::is_interrupted(&*Disks::default().private, &state::folder(&place.root), sink, named)?
+        && pending::is_interrupted(&*Disks::default().private, &state::folder(&place.root), files, named)?
     {
         notes.push(
             "a publish was interrupted between reflog and head; the next command that opens the repository for \
@@ -72,7 +72,7 @@ pub(super) fn check(
     let spool = place.spool.as_ref().filter(|spool| spool.is_dir());
     let checksum = spool.map(|spool| spool.join(REFLOG_CHECKSUM));
     let checksum = checksum.and_then(|path| spool::recorded(&path));
-    let Some(bytes) = sink.read(reflog::PATH, DATABASE_MAX)? else {
+    let Some(bytes) = files.read(reflog::PATH, DATABASE_MAX)? else {
         // Storage that was never collectable may do without.
         if head.reflog.is_some() || checksum.is_some() || head.garbage_collectable {
             fault(FindingKind::ReflogMissing, format!("there is no file {}", reflog::PATH));

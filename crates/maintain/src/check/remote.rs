@@ -8,6 +8,7 @@ use super::mirror::{Mirror, Verdict};
 use super::options::{Check, CheckProgress};
 use super::reading::{Folder, Pace};
 use super::storage::BadObjects;
+use super::target::Target;
 use crate::hash_lists::sorter::SetIter;
 use crate::hash_lists::{Record, SortedSet, Tagged, parallel};
 
@@ -64,7 +65,7 @@ fn fault(verdict: Verdict) -> Option<(FindingKind, String)> {
 /// Reads the named objects, in the order of their folders.
 pub(super) struct Reader<'r> {
     check: &'r Check<'r>,
-    mirror: &'r dyn Mirror,
+    target: &'r Target<'r>,
     left: std::iter::Peekable<SetIter<'r>>,
     pace: Pace,
 }
@@ -72,11 +73,11 @@ pub(super) struct Reader<'r> {
 impl<'r> Reader<'r> {
     pub(super) fn new(
         check: &'r Check<'r>,
-        mirror: &'r dyn Mirror,
+        target: &'r Target<'r>,
         named: &'r SortedSet,
         rate: Option<u64>,
     ) -> Self {
-        Self { check, mirror, left: named.iter().peekable(), pace: Pace::new(rate) }
+        Self { check, target, left: named.iter().peekable(), pace: Pace::new(rate) }
     }
 
     /// Reads the objects of a folder; those of earlier folders are left out.
@@ -101,7 +102,7 @@ impl<'r> Reader<'r> {
                 return Ok(found);
             }
             let read = parallel::map(REQUESTS, &self.check.stop, &batch, |(_, name)| {
-                let verdict = self.mirror.verify(name)?;
+                let verdict = self.target.verify(name)?;
                 if let Verdict::Good(bytes) = verdict {
                     self.pace.wait(bytes);
                 }

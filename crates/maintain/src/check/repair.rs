@@ -22,13 +22,12 @@ use esker_repository::{
     signed::{SMALL_FILE_MAX, SignedFiles, decoded_object},
     spool::REFLOG_CHECKSUM,
 };
-use esker_store::{LargeBytes, RealDisk, Sink, Swap, persist};
+use esker_store::{LargeBytes, RealDisk, Sink, StoredFiles, Swap, persist};
 use serde::Serialize;
 
 use super::error::CheckError;
 use super::finding::{Finding, FindingKind, Findings, Fix};
 use super::head;
-use super::mirror::Mirror;
 use super::options::{Check, CheckPlace, CheckReport};
 use super::target::Target;
 use crate::hash_lists::HashLists;
@@ -40,7 +39,7 @@ const ROUNDS_MAX: usize = 256;
 /// How a repository is repaired.
 pub struct Repair<'r> {
     /// Source of objects; without one only the reflog is repaired.
-    pub from: Option<&'r dyn Mirror>,
+    pub from: Option<&'r dyn StoredFiles>,
     /// Publisher's key and certificate, to sign a head that names the new reflog.
     pub publisher: Option<&'r Publisher>,
     /// Opens the repository as its publisher, who puts wrong counters right by a new revision; none leaves them.
@@ -205,7 +204,7 @@ impl Repair<'_> {
         }
         let take = |path: &str, from_mirror: bool| match from_mirror {
             true => mirror.read(path, SMALL_FILE_MAX),
-            false => Ok(sink.read(path, SMALL_FILE_MAX)?),
+            false => sink.read(path, SMALL_FILE_MAX),
         };
         let manifest = take(manifest::PATH, manifest_is_bad)?;
         let whitelist = take(whitelist::PATH, whitelist_is_bad)?;

@@ -16,7 +16,7 @@ use super::finding::Findings;
 use super::mirror::Mirror;
 use super::options::{Check, CheckPlace, CheckReport};
 use super::storage::BadObjects;
-use super::target::{ServerFiles, Target};
+use super::target::Target;
 use super::{data, head, history, paths, reflog, remote, storage};
 use crate::hash_lists::HashLists;
 
@@ -49,7 +49,7 @@ impl Check<'_> {
         now: UnixTime,
     ) -> Result<CheckReport, CheckError> {
         server.presence(manifest::PATH)?;
-        let target = Target::Server(ServerFiles(server));
+        let target = Target::Server(server);
         self.until_settled(&target, place, (Some(scratch), scratch), now)
     }
 
@@ -62,29 +62,29 @@ impl Check<'_> {
         damaged: BadObjects,
         now: UnixTime,
     ) -> Result<CheckReport, CheckError> {
-        let sink = target.sink();
+        let files = target.files();
         let disk = Arc::new(RealDisk::PRIVATE);
-        let lists = HashLists::new(sink, disk.clone(), state);
+        let lists = HashLists::new(files, disk.clone(), state);
         let mut findings = Findings::default();
         let mut report = CheckReport::default();
         if let Some(head) = head::check(target, place, now, &mut findings, &mut report.notes)? {
             report.revision = Some(head.revision);
-            let mut tags = history::check(sink, place, &head, &mut findings);
+            let mut tags = history::check(files, place, &head, &mut findings);
             leave_out_tags(target, &mut tags, &mut report.notes)?;
             reflog::check(target, place, &head, &mut findings, &mut report.notes)?;
-            let catalogs = Catalogs::check(self, sink, &lists, (&head, &tags), &mut findings)?;
+            let catalogs = Catalogs::check(self, files, &lists, (&head, &tags), &mut findings)?;
             report.revisions = catalogs.roots.len() as u64;
             report.catalogs = catalogs.known.len() as u64;
             report.entries = catalogs.entries;
             report.notes.extend(catalogs.notes());
-            let named = catalogs.objects(self, sink, &lists, (disk.clone(), scratch))?;
+            let named = catalogs.objects(self, files, &lists, (disk.clone(), scratch))?;
             report.objects = named.len();
             let mut bad = match (target, &self.data) {
                 (Target::Storage(storage), _) => match storage.sink().folder() {
                     Some(folder) => storage::missing(self, folder, &named)?,
-                    None => storage::missing_listed(self, sink, &named, (disk, scratch))?,
+                    None => storage::missing_listed(self, &**storage.sink(), &named, (disk, scratch))?,
                 },
-                (Target::Server(server), None) => remote::missing(self, server.0, &named)?,
+                (Target::Server(server), None) => remote::missing(self, *server, &named)?,
                 // Each object is read.
                 (Target::Server(_), Some(_)) => BadObjects::new(),
             };
@@ -96,7 +96,7 @@ impl Check<'_> {
                 }
             }
             bad.extend(damaged);
-            paths::name(self, sink, &lists, &catalogs, &bad, &mut findings)?;
+            paths::name(self, files, &lists, &catalogs, &bad, &mut findings)?;
         }
         (report.findings, report.more) = findings.finish();
         Ok(report)

@@ -1,28 +1,28 @@
 //! The storage that is checked: a folder of this machine, object storage, or a server.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
 
+use esker_format::hash::Hasher;
 use esker_format::object::ObjectName;
 use esker_repository::{RepositoryError, Storage};
-use esker_store::{Cause, Listed, Locking, Put, Sink, StoreError, Swap};
+use esker_store::StoredFiles;
 
-use super::mirror::Mirror;
+use super::mirror::{Mirror, Verdict};
 
 /// The storage that is checked.
 pub(super) enum Target<'t> {
     /// A folder or object storage, whose objects are listed.
     Storage(&'t Storage),
     /// A server, which is asked for each object.
-    Server(ServerFiles<'t>),
+    Server(&'t dyn Mirror),
 }
 
 impl Target<'_> {
     /// Returns the storage for reading files.
-    pub(super) fn sink(&self) -> &dyn Sink {
+    pub(super) fn files(&self) -> &dyn StoredFiles {
         match self {
             Self::Storage(storage) => &**storage.sink(),
-            Self::Server(files) => files,
+            Self::Server(server) => *server,
         }
     }
 
@@ -33,110 +33,36 @@ impl Target<'_> {
                 Some(folder) => Ok(folder.join(path).exists()),
                 None => Ok(storage.sink().list_root()?.iter().any(|name| name == path)),
             },
-            Self::Server(files) => files.0.has(path),
+            Self::Server(server) => server.has(path),
         }
     }
-}
 
-/// The files of a repository on a server, which can be read only.
-pub(super) struct ServerFiles<'t>(pub(super) &'t dyn Mirror);
-
-impl ServerFiles<'_> {
-    fn refused(&self) -> StoreError {
-        let cause = Cause::Disk {
-            doing: "writing to",
-            path: PathBuf::from(self.describe()),
-            source: io::ErrorKind::ReadOnlyFilesystem.into(),
+    /// Reads an object and compares it with its name.
+    pub(super) fn verify(&self, name: &ObjectName) -> Result<Verdict, RepositoryError> {
+        let storage = match self {
+            Self::Storage(storage) => storage,
+            Self::Server(server) => return server.verify(name),
         };
-        StoreError::new("the storage", cause)
+        let mut hashing = Hashing(Hasher::new(name.hash.algorithm()));
+        let read = storage.sink().read_to(&name.path(), &mut hashing)?;
+        let Some(len) = read else { return Ok(Verdict::Missing) };
+        Ok(match hashing.0.finish() == name.hash {
+            true => Verdict::Good(len),
+            false => Verdict::Bad(format!("its {len} bytes have another hash than its name says")),
+        })
     }
 }
 
-impl Sink for ServerFiles<'_> {
-    fn describe(&self) -> String {
-        "the server".to_owned()
+/// Hashes what is written to it.
+struct Hashing(Hasher);
+
+impl io::Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
     }
 
-    fn folder(&self) -> Option<&Path> {
-        None
-    }
-
-    fn make_folders(&self) -> Result<(), StoreError> {
-        Err(self.refused())
-    }
-
-    fn prepare(&self) -> Result<(), StoreError> {
-        Err(self.refused())
-    }
-
-    fn lock_root(&self) -> Result<Option<Locking>, StoreError> {
-        Err(self.refused())
-    }
-
-    fn put(&self, _name: &ObjectName, _stored: &[u8]) -> Result<Put, StoreError> {
-        Err(self.refused())
-    }
-
-    fn put_anew(&self, _name: &ObjectName, _stored: &[u8]) -> Result<Put, StoreError> {
-        Err(self.refused())
-    }
-
-    fn has(&self, name: &ObjectName, _len: u64) -> Result<bool, StoreError> {
-        self.0.has(&name.path()).map_err(|error| store_error(&name.path(), error))
-    }
-
-    fn len_of(&self, _name: &ObjectName) -> Result<Option<u64>, StoreError> {
-        Err(self.refused())
-    }
-
-    fn flush(&self) -> Result<(), StoreError> {
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        self.0.read(path, limit).map_err(|error| store_error(path, error))
-    }
-
-    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
-        self.0.read_to(path, to).map_err(|error| store_error(path, error))
-    }
-
-    fn put_root(&self, _name: &str, _bytes: &[u8]) -> Result<(), StoreError> {
-        Err(self.refused())
-    }
-
-    fn replace_root(&self, _: &str, _: &[u8], _: Option<&[u8]>) -> Result<Swap, StoreError> {
-        Err(self.refused())
-    }
-
-    fn remove_root(&self, _name: &str) -> Result<(), StoreError> {
-        Err(self.refused())
-    }
-
-    fn list_root(&self) -> Result<Vec<String>, StoreError> {
-        Err(self.refused())
-    }
-
-    fn put_alternative(&self, _name: &ObjectName) -> Result<(), StoreError> {
-        Err(self.refused())
-    }
-
-    fn list(&self, _visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        Err(self.refused())
-    }
-
-    fn delete(&self, _names: &[ObjectName]) -> Result<(), StoreError> {
-        Err(self.refused())
-    }
-
-    fn remove_all(&self) -> Result<(), StoreError> {
-        Err(self.refused())
-    }
-}
-
-fn store_error(path: &str, error: RepositoryError) -> StoreError {
-    match error {
-        RepositoryError::Storage(error) => error,
-        other => StoreError::new(path, Cause::Broken(other.to_string())),
     }
 }

@@ -8,7 +8,7 @@ use esker_format::catalog::Catalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_repository::{DATABASE_MAX, RepositoryError, signed::read_object};
-use esker_store::{Disk, Sink, read_file, replace};
+use esker_store::{Disk, StoredFiles, read_file, replace};
 
 use super::list::HashList;
 
@@ -17,7 +17,7 @@ const FOLDER: &str = "lists";
 
 /// Reads the lists of catalogs, and makes those that are missing.
 pub(crate) struct HashLists<'r> {
-    sink: &'r dyn Sink,
+    sink: &'r dyn StoredFiles,
     disk: Arc<dyn Disk>,
     /// None if lists are not kept.
     folder: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub(crate) struct HashLists<'r> {
 
 impl<'r> HashLists<'r> {
     /// Returns the lists of a repository; they are kept if there is a state folder.
-    pub(crate) fn new(sink: &'r dyn Sink, disk: Arc<dyn Disk>, state: Option<&Path>) -> Self {
+    pub(crate) fn new(sink: &'r dyn StoredFiles, disk: Arc<dyn Disk>, state: Option<&Path>) -> Self {
         Self { sink, disk, folder: state.map(|state| state.join(FOLDER)), lenient: false }
     }
 

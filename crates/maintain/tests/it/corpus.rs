@@ -20,11 +20,10 @@ use esker_format::reflog::Reflog;
 use esker_format::time::UnixTime;
 use esker_format::write::head::sign_manifest;
 use esker_format::write::reflog::ReflogDraft;
-use esker_maintain::{
-    Check, CheckError, CheckPlace, CheckReport, DataCheck, FindingKind, MirrorFolder, Repair, Repaired,
-};
+use esker_maintain::{Check, CheckError, CheckPlace, CheckReport, DataCheck, FindingKind, Repair, Repaired};
 use esker_publish::{Publish, TagChange, TagRequest};
 use esker_repository::Repository;
+use esker_store::LocalSink;
 use esker_testkit::object::{deflate, inflate};
 
 use crate::workshop::{NAME, Workshop, now, options};
@@ -340,7 +339,7 @@ impl World {
     }
 
     fn repair(&self) -> Repaired {
-        let mirror = MirrorFolder(template().workshop.root());
+        let mirror = LocalSink::open(template().workshop.root());
         let publisher = template().workshop.keys().publisher().unwrap();
         let open = || self.open();
         let repair = Repair { from: Some(&mirror), publisher: Some(&publisher), open: Some(&open) };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use esker_format::object::ObjectName;
-use esker_store::{Cause, Listed, Locking, Put, Sink, StoreError, Swap};
+use esker_store::{Cause, Listed, Locking, Put, Sink, StoreError, StoredFiles, Swap};
 
 /// Failure of one operation, or of all from it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,11 +101,25 @@ impl MemorySink {
     }
 }
 
-impl Sink for MemorySink {
+impl StoredFiles for MemorySink {
     fn describe(&self) -> String {
         "memory://bucket".to_owned()
     }
 
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let found = self.operate(path, |files| files.get(path).cloned())?;
+        assert!(found.as_ref().is_none_or(|bytes| bytes.len() as u64 <= limit), "{path}");
+        Ok(found)
+    }
+
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
+        let Some(bytes) = self.read(path, u64::MAX)? else { return Ok(None) };
+        to.write_all(&bytes).unwrap();
+        Ok(Some(bytes.len() as u64))
+    }
+}
+
+impl Sink for MemorySink {
     fn folder(&self) -> Option<&Path> {
         None
     }
@@ -143,18 +157,6 @@ impl Sink for MemorySink {
 
     fn flush(&self) -> Result<(), StoreError> {
         self.operate("flush", |_| ())
-    }
-
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let found = self.operate(path, |files| files.get(path).cloned())?;
-        assert!(found.as_ref().is_none_or(|bytes| bytes.len() as u64 <= limit), "{path}");
-        Ok(found)
-    }
-
-    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
-        let Some(bytes) = self.read(path, u64::MAX)? else { return Ok(None) };
-        to.write_all(&bytes).unwrap();
-        Ok(Some(bytes.len() as u64))
     }
 
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {

@@ -19,7 +19,7 @@ use esker_format::object::ObjectName;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 
-use esker_store::{Cause, FileLock, Listed, Locking, Put, Sink, StoreError, Swap};
+use esker_store::{Cause, FileLock, Listed, Locking, Put, Sink, StoreError, StoredFiles, Swap};
 
 use super::open::public_url;
 use super::probe::{is_remembered, probe, remember};
@@ -131,11 +131,38 @@ fn object_folders() -> impl Iterator<Item = String> {
     (0..=u8::MAX).map(|byte| format!("data/{byte:02x}"))
 }
 
-impl Sink for ObjectSink {
+impl StoredFiles for ObjectSink {
     fn describe(&self) -> String {
         self.place.clone()
     }
 
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.root_file(path, limit)?.map(Vec::from))
+    }
+
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
+        let failed = self.failed("reading", path);
+        let Some((len, mut pieces)) = self.thread.wait_for(self.requests.pieces(path)).map_err(&failed)?
+        else {
+            return Ok(None);
+        };
+        let mut copied = 0;
+        while let Some(piece) = self.thread.wait_for(pieces.try_next()).map_err(&failed)? {
+            copied += piece.len() as u64;
+            to.write_all(&piece).map_err(|source| {
+                let cause = Cause::Disk { doing: "copying", path: path.into(), source };
+                StoreError::new("the storage", cause).from_place(self.describe())
+            })?;
+        }
+        if copied != len {
+            let problem = StorageProblem::Damaged(format!("{copied} of {len} bytes came"));
+            return Err(failed(problem));
+        }
+        Ok(Some(len))
+    }
+}
+
+impl Sink for ObjectSink {
     fn folder(&self) -> Option<&Path> {
         None
     }
@@ -193,31 +220,6 @@ impl Sink for ObjectSink {
 
     fn flush(&self) -> Result<(), StoreError> {
         self.uploads.flush()
-    }
-
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.root_file(path, limit)?.map(Vec::from))
-    }
-
-    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
-        let failed = self.failed("reading", path);
-        let Some((len, mut pieces)) = self.thread.wait_for(self.requests.pieces(path)).map_err(&failed)?
-        else {
-            return Ok(None);
-        };
-        let mut copied = 0;
-        while let Some(piece) = self.thread.wait_for(pieces.try_next()).map_err(&failed)? {
-            copied += piece.len() as u64;
-            to.write_all(&piece).map_err(|source| {
-                let cause = Cause::Disk { doing: "copying", path: path.into(), source };
-                StoreError::new("the storage", cause).from_place(self.describe())
-            })?;
-        }
-        if copied != len {
-            let problem = StorageProblem::Damaged(format!("{copied} of {len} bytes came"));
-            return Err(failed(problem));
-        }
-        Ok(Some(len))
     }
 
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use esker_format::hash::ContentHash;
 use esker_format::reflog;
 use esker_format::trust::VerifiedHead;
-use esker_store::{Disk, Sink, persist, read_file};
+use esker_store::{Disk, Sink, StoredFiles, persist, read_file};
 
 use crate::error::RepositoryError;
 use crate::repository::DATABASE_MAX;
@@ -41,13 +41,13 @@ pub(super) fn drop_kept(disk: &dyn Disk, folder: &Path) -> Result<(), Repository
 pub fn is_interrupted(
     disk: &dyn Disk,
     state: &Path,
-    sink: &dyn Sink,
+    files: &dyn StoredFiles,
     named: ContentHash,
 ) -> Result<bool, RepositoryError> {
     // Others than the publisher may not read it.
     let Ok(Some(kept)) = read_file(disk, &path(state), DATABASE_MAX) else { return Ok(false) };
     let is_named = |bytes: &[u8]| ContentHash::of(named.algorithm(), bytes) == named;
-    Ok(is_named(&kept) && !sink.read(reflog::PATH, DATABASE_MAX)?.is_some_and(|stored| is_named(&stored)))
+    Ok(is_named(&kept) && !files.read(reflog::PATH, DATABASE_MAX)?.is_some_and(|stored| is_named(&stored)))
 }
 
 /// Puts the kept reflog back if the head names it, and removes it. The caller holds the lock of the head, if there is one.

@@ -28,7 +28,7 @@ use crate::error::{Cause, StoreError};
 use crate::file_lock::{FileLock, Locking};
 
 use super::transit::{self, Transit};
-use super::{Listed, Put, Sink, Swap};
+use super::{Listed, Put, Sink, StoredFiles, Swap};
 
 /// Maximum number of pending bytes: a batch of this size is made durable.
 const BATCH_BYTES: u64 = 256 << 20;
@@ -299,11 +299,44 @@ impl LocalSink {
     }
 }
 
-impl Sink for LocalSink {
+impl StoredFiles for LocalSink {
     fn describe(&self) -> String {
         self.root.display().to_string()
     }
 
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let full = self.root.join(path);
+        read_file(&*self.disk, &full, limit).map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                StoreError::new(path, Cause::TooLarge { limit }).from_place(self.describe())
+            }
+            _ => self.failed("reading", &full, error),
+        })
+    }
+
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
+        let full = self.root.join(path);
+        let failed = |source| self.failed("reading", &full, source);
+        let facts = match self.disk.facts(&full) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            facts => facts.map_err(failed)?,
+        };
+        let file = match self.disk.open(&full) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(failed)?,
+        };
+        let mut written = Ok(());
+        let read = read_pieces(&*self.disk, &file, facts.len, |piece| {
+            written = to.write_all(piece);
+            if written.is_ok() { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+        });
+        written.map_err(|source| self.failed("copying", &full, source))?;
+        read.map_err(failed)?;
+        Ok(Some(facts.len))
+    }
+}
+
+impl Sink for LocalSink {
     fn folder(&self) -> Option<&Path> {
         Some(&self.root)
     }
@@ -377,37 +410,6 @@ impl Sink for LocalSink {
     fn flush(&self) -> Result<(), StoreError> {
         let _flushing = self.flushing.lock();
         self.flush_batch()
-    }
-
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let full = self.root.join(path);
-        read_file(&*self.disk, &full, limit).map_err(|error| match error.kind() {
-            io::ErrorKind::FileTooLarge => {
-                StoreError::new(path, Cause::TooLarge { limit }).from_place(self.describe())
-            }
-            _ => self.failed("reading", &full, error),
-        })
-    }
-
-    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
-        let full = self.root.join(path);
-        let failed = |source| self.failed("reading", &full, source);
-        let facts = match self.disk.facts(&full) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            facts => facts.map_err(failed)?,
-        };
-        let file = match self.disk.open(&full) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(failed)?,
-        };
-        let mut written = Ok(());
-        let read = read_pieces(&*self.disk, &file, facts.len, |piece| {
-            written = to.write_all(piece);
-            if written.is_ok() { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
-        });
-        written.map_err(|source| self.failed("copying", &full, source))?;
-        read.map_err(failed)?;
-        Ok(Some(facts.len))
     }
 
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {

@@ -9,6 +9,7 @@ use esker_store::Sink as _;
 use super::*;
 use crate::collecting::at_once;
 use crate::memory_bucket::Fault as BucketFault;
+use esker_store::StoredFiles;
 
 const LEASE: &str = ".esker_replica_lease.json";
 
