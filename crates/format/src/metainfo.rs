@@ -70,6 +70,8 @@ impl Metainfo {
 pub struct ServerStatus {
     /// Time of the last replication.
     pub last_snapshot: Option<String>,
+    /// Begin of the first replication, while it is in progress.
+    pub snapshotting_since: Option<String>,
     /// Time of the last garbage collection.
     pub last_gc: Option<String>,
     /// Time of the last check.
@@ -88,6 +90,7 @@ impl ServerStatus {
         let text = |key: &str| all.get(key).and_then(Value::as_str).map(str::to_owned);
         Ok(Self {
             last_snapshot: text("last_snapshot"),
+            snapshotting_since: text("snapshotting_since"),
             last_gc: text("last_gc"),
             last_check: text("last_check"),
             check_succeeded: match text("check_status").as_deref() {

@@ -58,14 +58,29 @@ impl UnixTime {
         matches!(text.len(), 10 | 16 | 19).then(|| Self::parse_compact(&compact)).flatten()
     }
 
-    /// Parses the output of `date --utc`: `Fri Oct 18 08:01:07 UTC 2024`.
+    /// Parses the output of `date --utc`, such as `Fri Oct 18 08:01:07 UTC 2024` or `Fri 18 Oct 2024 08:01:07 AM UTC`.
     pub fn parse_date(text: &str) -> Option<Self> {
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let [_, month, day, clock, "UTC", year] = words[..] else { return None };
-        let month = MONTHS.iter().position(|known| *known == month)? + 1;
-        let day: u32 = day.parse().ok()?;
-        let digits = format!("{year}{month:02}{day:02}{}", clock.replace(':', ""));
-        Self::parse_compact(digits.as_bytes())
+        let (mut day, mut month, mut year, mut clock) = (None, None, None, None);
+        let (mut is_afternoon, mut is_utc) = (None, false);
+        for word in text.split_ascii_whitespace() {
+            let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
+            match word {
+                "UTC" => is_utc = true,
+                "AM" | "PM" => is_afternoon = Some(word == "PM"),
+                _ if is_number && word.len() == 4 => year = Some(word),
+                _ if is_number && word.len() <= 2 => day = word.parse::<u32>().ok(),
+                _ if word.contains(':') => clock = Some(word),
+                _ => month = month.or(MONTHS.iter().position(|known| *known == word)),
+            }
+        }
+        let mut parts = clock.filter(|_| is_utc)?.split(':').map(|part| part.parse::<u32>().ok());
+        let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next()??);
+        let hour = match is_afternoon {
+            None => hour,
+            Some(is_afternoon) => hour % 12 + if is_afternoon { 12 } else { 0 },
+        };
+        let (year, month, day) = (year?, month? + 1, day?);
+        Self::parse_compact(format!("{year}{month:02}{day:02}{hour:02}{minute:02}{second:02}").as_bytes())
     }
 
     /// Writes `YYYYMMDDhhmmss` (UTC).
@@ -151,6 +166,18 @@ mod tests {
     fn dates_as_programs_print_them_are_parsed() {
         assert_eq!(UnixTime::parse_date("Fri Oct 18 08:01:07 UTC 2024\n"), Some(UnixTime(1_729_238_467)));
         assert_eq!(UnixTime::parse_date("Thu Jan  1 00:00:00 UTC 1970"), Some(UnixTime(0)));
+        for text in ["Fri 18 Oct 2024 08:01:07 AM UTC", "Fri Oct 18 08:01:07 AM UTC 2024"] {
+            assert_eq!(UnixTime::parse_date(text), Some(UnixTime(1_729_238_467)), "{text}");
+        }
+        let afternoon = UnixTime::parse_date("Fri Oct 18 08:01:07 PM UTC 2024");
+        assert_eq!(afternoon, Some(UnixTime(1_729_238_467 + 12 * 3600)));
+        let midnight = UnixTime::parse_date("Fri Oct 18 12:01:07 AM UTC 2024");
+        assert_eq!(midnight, Some(UnixTime(1_729_238_467 - 8 * 3600)));
+        for text in
+            ["today", "Fri Oct 18 UTC 2024", "Fri Oct 18 8:1 UTC 2024", "Fri Oct 99 08:01:07 UTC 2024"]
+        {
+            assert_eq!(UnixTime::parse_date(text), None, "{text}");
+        }
         for text in ["", "yesterday", "Fri Oct 18 08:01:07 CEST 2024", "Fri Okt 18 08:01:07 UTC 2024"] {
             assert_eq!(UnixTime::parse_date(text), None, "{text}");
         }

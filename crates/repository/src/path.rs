@@ -1,17 +1,8 @@
 //! Paths in a repository: bytes that start with a slash, or nothing at all for the root.
 
+pub use esker_format::path::{join, split};
+
 use crate::error::RepositoryError;
-
-/// Returns the path of a directory's entry.
-pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    [directory, b"/", name].concat()
-}
-
-/// Splits a path into directory and name; the root has neither.
-pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let slash = path.iter().rposition(|byte| *byte == b'/')?;
-    Some((&path[..slash], &path[slash + 1..]))
-}
 
 /// Iterates over a path and its parent directories from the root (the empty path) down.
 pub fn ancestry(path: &[u8]) -> impl Iterator<Item = &[u8]> {

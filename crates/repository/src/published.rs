@@ -124,7 +124,8 @@ impl OldCatalog {
         RepositoryError::UnknownParts { catalog: path::shown(&self.mountpoint), parts }
     }
 
-    fn failed(&self) -> impl FnOnce(CatalogError) -> RepositoryError {
+    /// Returns the function that converts an error of the catalog.
+    pub fn failed(&self) -> impl FnOnce(CatalogError) -> RepositoryError {
         let what = what(&self.mountpoint);
         move |source| RepositoryError::Catalog { what, source }
     }

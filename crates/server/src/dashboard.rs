@@ -47,7 +47,7 @@ pub(crate) use state::Status;
 pub(crate) use state::{Head, Known, RepositoryState};
 pub(crate) use tags::{TagList, TagSummary};
 pub(crate) use traffic::{Answered, INTERVAL as SECONDS, Sample, SlowAnswer, Traffic, TrafficReport};
-pub(crate) use tree::{Directory, Found, LISTED as TREE_PAGE, TreeEntry};
+pub(crate) use tree::{Directory, Found, LISTED as TREE_PAGE};
 
 use objects::{CatalogCache, Objects};
 use recent::Recent;

@@ -122,6 +122,16 @@ impl Folder {
         }
     }
 
+    /// Reads a file of at most `limit` bytes.
+    pub(crate) fn read(&self, path: &str, limit: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(path)?.file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            return Err(io::Error::other(format!("it has more than {limit} bytes")));
+        }
+        Ok(bytes)
+    }
+
     /// Returns true if the file exists.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.open(path).is_ok()

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::answer::Answer;
-use crate::listing::{self, Entry};
+use crate::dashboard::RepositoryState;
 use crate::repositories::Repositories;
 
 /// Version of the documents' schema.
@@ -14,17 +14,17 @@ const META: &str = "info/v1/meta.json";
 const META_MAX: u64 = 1 << 20;
 
 /// Returns `repositories.json`: the repositories published here, and the replicas.
-pub(crate) fn repositories(entries: &[Entry]) -> Answer {
+pub(crate) fn repositories(entries: &[RepositoryState]) -> Answer {
     let of = |replica: bool| -> Vec<Value> {
         entries.iter().filter(|entry| entry.replica == replica).map(element).collect()
     };
     Answer::json(&json!({ "schema": SCHEMA, "repositories": of(false), "replicas": of(true) }))
 }
 
-fn element(entry: &Entry) -> Value {
-    let name = entry.name.as_deref().unwrap_or(&entry.folder);
+fn element(entry: &RepositoryState) -> Value {
+    let name = entry.head.as_ref().map_or(&entry.folder, |head| &head.name);
     let mut element = json!({ "name": name, "url": format!("/cvmfs/{}", entry.folder) });
-    if name != entry.folder {
+    if *name != entry.folder {
         element["alias"] = entry.folder.as_str().into();
     }
     element
@@ -33,7 +33,7 @@ fn element(entry: &Entry) -> Value {
 /// Returns `meta.json`: the administrator's file, or its empty form.
 pub(crate) fn meta(repositories: &Repositories) -> Answer {
     let written = repositories.folders().find_map(|folder| {
-        let bytes = listing::bytes(folder, META, META_MAX).ok()?;
+        let bytes = folder.read(META, META_MAX).ok()?;
         serde_json::from_slice::<Value>(&bytes).ok()
     });
     let empty = || json!({ "administrator": "", "email": "", "organisation": "", "custom": {} });

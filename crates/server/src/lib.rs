@@ -15,7 +15,6 @@ mod events;
 mod exposition;
 mod file;
 mod geo;
-mod health;
 mod info;
 mod listing;
 mod metrics;

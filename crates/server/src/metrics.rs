@@ -12,7 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::counters::Counters;
-use crate::health::RepositoryHealth;
+use crate::dashboard::RepositoryState;
 use crate::transport::chunk;
 
 /// Type of the text.
@@ -112,7 +112,7 @@ impl Metrics {
 /// Returns the text of all metrics, those in `further` included.
 pub(crate) fn write_with(
     counters: &Arc<Counters>,
-    repositories: Vec<RepositoryHealth>,
+    repositories: Vec<RepositoryState>,
     further: &str,
 ) -> String {
     let mut text = String::new();
@@ -130,7 +130,7 @@ pub(crate) fn write_with(
 #[derive(Debug)]
 struct Now {
     counters: Arc<Counters>,
-    repositories: Vec<RepositoryHealth>,
+    repositories: Vec<RepositoryState>,
 }
 
 impl Collector for Now {
@@ -169,28 +169,32 @@ impl Collector for Now {
 
 impl Now {
     fn repositories(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        type Value = fn(&RepositoryHealth) -> Option<i64>;
+        type Value = fn(&RepositoryState) -> Option<i64>;
         let all: [(&str, &str, Value); 6] = [
             ("repository_revision", "Revision in the manifest", |one| {
-                one.revision.and_then(|n| n.try_into().ok())
+                i64::try_from(one.head.as_ref().ok()?.revision).ok()
             }),
-            ("repository_published_timestamp_seconds", "Time of the last publish", |one| one.published),
-            ("repository_ttl_seconds", "Lifetime of the manifest", |one| one.lifetime),
+            ("repository_published_timestamp_seconds", "Time of the last publish", |one| {
+                Some(one.head.as_ref().ok()?.published.0)
+            }),
+            ("repository_ttl_seconds", "Lifetime of the manifest", |one| {
+                Some(one.head.as_ref().ok()?.ttl.into())
+            }),
             ("repository_whitelist_expiry_timestamp_seconds", "Time at which the whitelist expires", |one| {
-                one.whitelist_expiry
+                Some(one.whitelist.as_ref().ok()?.0)
             }),
             ("repository_last_snapshot_timestamp_seconds", "Time of the last replication", |one| {
-                one.last_snapshot
+                Some(one.status.last_snapshot?.0)
             }),
             ("repository_last_gc_timestamp_seconds", "Time of the last garbage collection", |one| {
-                one.last_gc
+                Some(one.status.last_collect?.0)
             }),
         ];
         for (name, help, value) in all {
             let values = self
                 .repositories
                 .iter()
-                .filter_map(|one| value(one).map(|value| (vec![("repository", one.name.clone())], value)));
+                .filter_map(|one| value(one).map(|value| (vec![("repository", one.folder.clone())], value)));
             gauge(encoder, name, help, values)?;
         }
         Ok(())

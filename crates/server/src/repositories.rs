@@ -1,7 +1,7 @@
 //! Finds the repositories in the served folders.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -207,8 +207,6 @@ impl Unread {
 
 /// Reads the manifest of the repository in a folder, without verifying it: clients do that.
 pub(crate) fn manifest_of(folder: &Folder) -> Result<Manifest, Unread> {
-    let opened = folder.open(manifest::PATH).map_err(Unread::Io)?;
-    let mut bytes = Vec::new();
-    opened.file.take(MANIFEST_MAX).read_to_end(&mut bytes).map_err(Unread::Io)?;
+    let bytes = folder.read(manifest::PATH, MANIFEST_MAX).map_err(Unread::Io)?;
     Manifest::parse(&bytes).map_err(|error| Unread::Malformed(error.to_string()))
 }

@@ -10,8 +10,8 @@ use hyper::header::HeaderName;
 use hyper::{HeaderMap, Uri};
 
 use crate::answer::{Answer, BROKEN, BUSY, NOT_FOUND};
+use crate::dashboard::RepositoryState;
 use crate::geo::{self, Requester};
-use crate::health::{self, RepositoryHealth};
 use crate::servermon::Query;
 use crate::site::Site;
 use crate::transport::exchange::Exchange;
@@ -93,10 +93,10 @@ async fn ready(State(site): State<Arc<Site>>, Extension(exchange): Extension<Arc
 }
 
 /// Reads the state of all repositories, once for all requests that wait.
-async fn state(site: &Site) -> Option<Vec<RepositoryHealth>> {
+async fn state(site: &Site) -> Option<Vec<RepositoryState>> {
     let _one = site.monitoring.lock().await;
     let repositories = site.repositories.clone();
-    tokio::task::spawn_blocking(move || health::of(&repositories)).await.ok()
+    tokio::task::spawn_blocking(move || RepositoryState::all(&repositories)).await.ok()
 }
 
 async fn measured(State(site): State<Arc<Site>>) -> Answer {

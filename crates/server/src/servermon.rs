@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use esker_format::time::UnixTime;
 use serde_json::json;
 
-use crate::health::RepositoryHealth;
+use crate::dashboard::RepositoryState;
 
 const HOUR: i64 = 3600;
 /// Age of the last replication for a warning and for a failure.
@@ -90,7 +91,7 @@ impl Query {
     }
 
     /// Returns the type and the text of the answer.
-    pub(crate) fn answer(&self, repositories: &[RepositoryHealth], now: i64) -> (&'static str, String) {
+    pub(crate) fn answer(&self, repositories: &[RepositoryState], now: i64) -> (&'static str, String) {
         let results: Vec<_> = repositories.iter().flat_map(|one| self.results(one, now)).collect();
         let worst = results.iter().map(|result| result.level).max().unwrap_or(Level::Ok);
         match self.form {
@@ -113,16 +114,16 @@ impl Query {
         }
     }
 
-    fn results<'a>(&self, one: &'a RepositoryHealth, now: i64) -> Vec<TestResult<'a>> {
+    fn results<'a>(&self, one: &'a RepositoryState, now: i64) -> Vec<TestResult<'a>> {
         let mut results = Vec::new();
-        let aged = |test, what: &str, since: i64, limits| {
-            let age = now.saturating_sub(since).max(0);
+        let aged = |test, what: &str, since: UnixTime, limits| {
+            let age = now.saturating_sub(since.0).max(0);
             let (level, message) = (Level::of(age, limits), format!("{what} {} hours ago", age / HOUR));
-            TestResult { repository: &one.name, test, level, message }
+            TestResult { repository: &one.folder, test, level, message }
         };
         if self.updated {
             // A repository that is published here is never replicated.
-            match (one.last_snapshot, one.snapshotting_since) {
+            match (one.status.last_snapshot, one.status.snapshotting_since) {
                 (Some(last), _) => results.push(aged("updated", "last replication", last, UPDATED)),
                 (None, Some(since)) => {
                     let limits = (UPDATED.0 * FIRST, UPDATED.1 * FIRST);
@@ -131,7 +132,7 @@ impl Query {
                 (None, None) => {}
             }
         }
-        if let Some(last) = one.last_gc.filter(|_| self.collected) {
+        if let Some(last) = one.status.last_collect.filter(|_| self.collected) {
             results.push(aged("gc", "last garbage collection", last, COLLECTED));
         }
         results
@@ -146,10 +147,10 @@ struct TestResult<'a> {
     message: String,
 }
 
-fn list(repositories: &[RepositoryHealth], results: &[TestResult<'_>]) -> String {
+fn list(repositories: &[RepositoryState], results: &[TestResult<'_>]) -> String {
     let mut levels = BTreeMap::<&str, Level>::new();
     for one in repositories {
-        levels.insert(&one.name, Level::Ok);
+        levels.insert(&one.folder, Level::Ok);
     }
     for result in results {
         let level = levels.entry(result.repository).or_insert(Level::Ok);
@@ -167,15 +168,27 @@ fn list(repositories: &[RepositoryHealth], results: &[TestResult<'_>]) -> String
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
 
-    fn repositories() -> [RepositoryHealth; 4] {
-        let named = |name: &str| RepositoryHealth { name: name.into(), ..RepositoryHealth::default() };
+    use esker_store::Links;
+
+    use super::*;
+    use crate::dashboard::Status;
+    use crate::file::Folder;
+
+    fn repositories() -> [RepositoryState; 4] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = Folder::named(folder.path(), &Arc::new(Links::Into(Vec::new())));
+        let named = |name: &str, status| RepositoryState { status, ..RepositoryState::of(name, &folder) };
+        let hours = |hours: i64| Some(UnixTime(hours * HOUR));
         [
-            named("published.test"),
-            RepositoryHealth { last_snapshot: Some(-9 * HOUR), ..named("late.test") },
-            RepositoryHealth { last_snapshot: Some(0), last_gc: Some(-480 * HOUR), ..named("full.test") },
-            RepositoryHealth { snapshotting_since: Some(-70 * HOUR), ..named("new.test") },
+            named("published.test", Status::default()),
+            named("late.test", Status { last_snapshot: hours(-9), ..Status::default() }),
+            named(
+                "full.test",
+                Status { last_snapshot: hours(0), last_collect: hours(-480), ..Status::default() },
+            ),
+            named("new.test", Status { snapshotting_since: hours(-70), ..Status::default() }),
         ]
     }
 

@@ -15,11 +15,11 @@ use tokio::sync::{Mutex, Semaphore};
 use crate::answer::{Answer, BROKEN, BUSY, NOT_FOUND};
 use crate::batch::{self, Batches};
 use crate::counters::{Counters, Limit};
-use crate::dashboard::Dashboard;
+use crate::dashboard::{Dashboard, RepositoryState};
 use crate::date;
 use crate::events::{Events, Stream};
 use crate::geo::GeoDatabase;
-use crate::listing::{Entry, Listing};
+use crate::listing::Listing;
 use crate::metrics::Kind;
 use crate::pages;
 use crate::repositories::Repositories;
@@ -151,7 +151,11 @@ impl Site {
 
     /// Returns a response from the current repositories. That reads the disk, so one blocking task does it,
     /// while other requests wait for it without a thread.
-    pub(crate) async fn listed(&self, listing: &Arc<Mutex<Listing>>, make: fn(&[Entry]) -> Answer) -> Answer {
+    pub(crate) async fn listed(
+        &self,
+        listing: &Arc<Mutex<Listing>>,
+        make: fn(&[RepositoryState]) -> Answer,
+    ) -> Answer {
         let (mut listing, repositories) = (listing.clone().lock_owned().await, self.repositories.clone());
         let made = tokio::task::spawn_blocking(move || make(&listing.now(&repositories))).await;
         made.unwrap_or_else(|_| Answer::failure(BROKEN))

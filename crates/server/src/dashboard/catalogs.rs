@@ -1,14 +1,15 @@
 //! Catalogs of a revision by size.
 
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use esker_format::catalog::NestedCatalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_repository::RepositoryError;
+use esker_repository::published::OldCatalog;
 
-use super::objects::Objects;
-use super::tree::{Mounted, own_hash};
+use super::objects::{Objects, own_hash};
 
 /// Number of catalogs that one request reads.
 const READ: usize = 500;
@@ -69,7 +70,7 @@ pub(crate) fn list(objects: &Objects<'_>, root: ContentHash) -> Result<CatalogLi
             break;
         }
         is_ended |= list.rows.len() >= READ;
-        let opened = match Mounted::open(objects, &next.path, next.hash) {
+        let opened = match objects.catalog(&next.path, next.hash) {
             _ if is_ended => None,
             Ok(opened) => Some(opened),
             Err(RepositoryError::Interrupted) if !list.rows.is_empty() => {
@@ -80,8 +81,7 @@ pub(crate) fn list(objects: &Objects<'_>, root: ContentHash) -> Result<CatalogLi
         };
         list.unread += usize::from(opened.is_none());
         if let Some(opened) = &opened {
-            let nested = opened.catalog.nested().map_err(|error| opened.failed(error))?;
-            waiting.extend(nested.into_iter().filter_map(|nested| below(opened, nested)));
+            waiting.extend(opened.nested.values().filter_map(|nested| below(opened, nested)));
         }
         list.rows.push(row(objects, next, opened)?);
     }
@@ -90,12 +90,16 @@ pub(crate) fn list(objects: &Objects<'_>, root: ContentHash) -> Result<CatalogLi
 }
 
 /// Returns a nested catalog that is further down: so reading them ends.
-fn below(above: &Mounted, nested: NestedCatalog) -> Option<Waiting> {
-    let hash = own_hash(&nested).filter(|_| nested.path.len() > above.mountpoint.len())?;
-    Some(Waiting { size: nested.size.unwrap_or(0), path: nested.path, hash })
+fn below(above: &OldCatalog, nested: &NestedCatalog) -> Option<Waiting> {
+    let hash = own_hash(nested).filter(|_| nested.path.len() > above.mountpoint.len())?;
+    Some(Waiting { size: nested.size.unwrap_or(0), path: nested.path.clone(), hash })
 }
 
-fn row(objects: &Objects<'_>, next: Waiting, opened: Option<Mounted>) -> Result<CatalogRow, RepositoryError> {
+fn row(
+    objects: &Objects<'_>,
+    next: Waiting,
+    opened: Option<Arc<OldCatalog>>,
+) -> Result<CatalogRow, RepositoryError> {
     let object = ObjectName::new(next.hash, ObjectKind::Catalog).path();
     let stored = objects.folder().open(&object).ok().map(|opened| opened.len);
     let recorded = Some(next.size).filter(|size| *size > 0);
@@ -109,12 +113,11 @@ fn row(objects: &Objects<'_>, next: Waiting, opened: Option<Mounted>) -> Result<
         nested: None,
     };
     if let Some(opened) = opened {
-        let statistics = opened.catalog.statistics().map_err(|error| opened.failed(error))?;
-        let nested = opened.catalog.nested().map_err(|error| opened.failed(error))?;
+        let statistics = opened.catalog.statistics().map_err(opened.failed())?;
         row.size = Some(opened.catalog.size());
         row.entries = Some(statistics.own.entries());
         row.below = Some(statistics.subtree.entries());
-        row.nested = Some(nested.iter().filter(|nested| !nested.bind).count());
+        row.nested = Some(opened.nested.values().filter(|nested| !nested.bind).count());
     }
     Ok(row)
 }

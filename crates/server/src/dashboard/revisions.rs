@@ -7,7 +7,7 @@ use esker_format::manifest::Manifest;
 use esker_repository::RepositoryError;
 
 use super::comparison::Comparison;
-use super::objects::{Objects, catalog_error};
+use super::objects::Objects;
 use super::size_history::Point;
 use super::tags::{self, TagList};
 
@@ -82,12 +82,13 @@ pub(crate) fn list(
 }
 
 fn point(objects: &Objects<'_>, root: ContentHash) -> Result<Point, RepositoryError> {
-    let catalog = objects.catalog(root)?;
+    let opened = objects.catalog(b"", root)?;
+    let catalog = &opened.catalog;
     if !catalog.properties().root_prefix.is_empty() {
         let reason = "it is the hash of a nested catalog, and not of a root catalog".to_owned();
         return Err(RepositoryError::NoRevision { name: root.to_string(), reason });
     }
-    let statistics = catalog.statistics().map_err(|source| catalog_error(root, source))?;
+    let statistics = catalog.statistics().map_err(opened.failed())?;
     Ok(Point::of(root, catalog.properties(), &statistics))
 }
 

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
-use esker_format::catalog::{Flags, PathKey, Row};
+use esker_format::catalog::Flags;
 use esker_format::hash::ContentHash;
+use esker_format::write::catalog::Entry;
 use esker_repository::RepositoryError;
+use esker_repository::path::is_within;
+use esker_repository::published::OldCatalog;
 
-use super::objects::Objects;
-use super::tree::{Mounted, TreeEntry, own_hash};
+use super::objects::{Objects, own_hash};
 
 /// Number of results on a page.
 const RESULTS: usize = 200;
@@ -15,14 +17,12 @@ const RESULTS: usize = 200;
 const CATALOGS: usize = 500;
 /// Number of rows between two looks at the budget.
 const STRIDE: u64 = 4096;
-/// Longest path in directories.
-const DEPTH: usize = 2048;
 
 /// Results of a search.
 #[derive(Debug, Default)]
 pub(crate) struct Search {
     /// Paths and their entries, in the order in which they were found.
-    pub(crate) results: Vec<(Vec<u8>, TreeEntry)>,
+    pub(crate) results: Vec<(Vec<u8>, Entry)>,
     /// Number of entries that were looked at.
     pub(crate) entries: u64,
     /// Number of catalogs that were read.
@@ -43,7 +43,7 @@ pub(crate) fn run(
     if needle.is_empty() {
         return Ok(search);
     }
-    let mut waiting = VecDeque::from([Mounted::of_directory(objects, root, below)?]);
+    let mut waiting = VecDeque::from([objects.owner(root, below)?]);
     while let Some(mounted) = waiting.pop_front() {
         search.catalogs += 1;
         if search.look_into(objects, &mounted, below, &needle)? {
@@ -51,14 +51,13 @@ pub(crate) fn run(
             return Ok(search);
         }
         // Only a catalog further down is below another one, so this ends.
-        let nested = mounted.catalog.nested().map_err(|error| mounted.failed(error))?;
-        for nested in nested.iter().filter(|nested| nested.path.len() > mounted.mountpoint.len()) {
+        for nested in mounted.nested.values().filter(|nested| nested.path.len() > mounted.mountpoint.len()) {
             let Some(hash) = own_hash(nested).filter(|_| is_within(&nested.path, below)) else { continue };
             if search.catalogs + waiting.len() >= CATALOGS {
                 search.is_cut = true;
                 break;
             }
-            match Mounted::open(objects, &nested.path, hash) {
+            match objects.catalog(&nested.path, hash) {
                 Ok(opened) => waiting.push_back(opened),
                 Err(RepositoryError::Interrupted) => {
                     search.is_cut = true;
@@ -76,12 +75,12 @@ impl Search {
     fn look_into(
         &mut self,
         objects: &Objects<'_>,
-        mounted: &Mounted,
+        mounted: &OldCatalog,
         below: &[u8],
         needle: &[u8],
     ) -> Result<bool, RepositoryError> {
-        for row in mounted.catalog.scan().map_err(|error| mounted.failed(error))? {
-            let row = row.map_err(|error| mounted.failed(error))?;
+        for row in mounted.catalog.scan().map_err(mounted.failed())? {
+            let row = row.map_err(mounted.failed())?;
             self.entries += 1;
             if self.entries.is_multiple_of(STRIDE) && objects.budget().is_spent() {
                 return Ok(true);
@@ -94,38 +93,17 @@ impl Search {
             if self.results.len() >= RESULTS {
                 return Ok(true);
             }
-            let path = path_of(mounted, &row)?.filter(|path| is_within(path, below));
-            self.results.extend(path.map(|path| (path, TreeEntry::of(&row))));
+            let path = mounted
+                .catalog
+                .path_of(&row)
+                .map_err(mounted.failed())?
+                .filter(|path| is_within(path, below));
+            self.results.extend(path.map(|path| (path, Entry::from_row(&row, Vec::new()))));
         }
         Ok(false)
     }
 }
 
-/// Returns the path of an entry, from its parents; none if they don't lead to the root of the catalog.
-fn path_of(mounted: &Mounted, row: &Row<'_>) -> Result<Option<Vec<u8>>, RepositoryError> {
-    let top = PathKey::of(&mounted.mountpoint);
-    let mut names = vec![row.name().to_vec()];
-    let mut parent = row.parent();
-    while parent != top {
-        let above = mounted.catalog.find(parent).map_err(|error| mounted.failed(error))?;
-        let Some(above) = above.filter(|_| names.len() < DEPTH) else { return Ok(None) };
-        names.push(above.name().to_vec());
-        parent = above.parent();
-    }
-    let mut path = mounted.mountpoint.clone();
-    for name in names.iter().rev() {
-        path.push(b'/');
-        path.extend_from_slice(name);
-    }
-    // The root directory has no name and no place below itself.
-    Ok(Some(path).filter(|_| !row.name().is_empty()))
-}
-
 fn contains(name: &[u8], needle: &[u8]) -> bool {
     name.windows(needle.len()).any(|part| part.eq_ignore_ascii_case(needle))
-}
-
-/// Returns true if a path is a directory itself or below it.
-fn is_within(path: &[u8], directory: &[u8]) -> bool {
-    path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }

@@ -8,8 +8,7 @@ use esker_format::whitelist::{self, Whitelist};
 use super::size_history::Point;
 use super::tags::TagSummary;
 use crate::file::Folder;
-use crate::listing;
-use crate::repositories::{Unread, manifest_of};
+use crate::repositories::{Repositories, Unread, manifest_of};
 
 /// Maximum size of a whitelist or status file in bytes.
 const SMALL_FILE_MAX: u64 = 1 << 20;
@@ -61,12 +60,19 @@ pub(crate) struct Head {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) last_snapshot: Option<UnixTime>,
+    /// Begin of the first replication, while it is in progress.
+    pub(crate) snapshotting_since: Option<UnixTime>,
     pub(crate) last_collect: Option<UnixTime>,
     pub(crate) last_check: Option<UnixTime>,
     pub(crate) check_succeeded: Option<bool>,
 }
 
 impl RepositoryState {
+    /// Reads the small files of all repositories.
+    pub(crate) fn all(repositories: &Repositories) -> Vec<Self> {
+        repositories.all().iter().map(|(name, folder)| Self::of(name.as_str(), folder)).collect()
+    }
+
     /// Reads the small files of a repository.
     pub(crate) fn of(name: &str, folder: &Folder) -> Self {
         let status = Status::read(folder);
@@ -97,15 +103,16 @@ impl RepositoryState {
 
 impl Status {
     fn read(folder: &Folder) -> Self {
-        let bytes = listing::bytes(folder, ServerStatus::PATH, SMALL_FILE_MAX).unwrap_or_default();
+        let bytes = folder.read(ServerStatus::PATH, SMALL_FILE_MAX).unwrap_or_default();
         let status = ServerStatus::parse(&bytes).unwrap_or_default();
         let time = |text: Option<String>| text.as_deref().and_then(UnixTime::parse_date);
         let snapshot = time(status.last_snapshot).or_else(|| {
-            let bytes = listing::bytes(folder, LAST_SNAPSHOT, SMALL_FILE_MAX).ok()?;
+            let bytes = folder.read(LAST_SNAPSHOT, SMALL_FILE_MAX).ok()?;
             UnixTime::parse_date(std::str::from_utf8(&bytes).ok()?)
         });
         Self {
             last_snapshot: snapshot,
+            snapshotting_since: time(status.snapshotting_since),
             last_collect: time(status.last_gc),
             last_check: time(status.last_check),
             check_succeeded: status.check_succeeded,
@@ -114,6 +121,6 @@ impl Status {
 }
 
 fn whitelist_expiry(folder: &Folder) -> Result<UnixTime, String> {
-    let bytes = listing::bytes(folder, whitelist::PATH, SMALL_FILE_MAX).map_err(|error| error.to_string())?;
+    let bytes = folder.read(whitelist::PATH, SMALL_FILE_MAX).map_err(|error| error.to_string())?;
     Whitelist::parse(&bytes).map(|list| list.expires).map_err(|error| error.to_string())
 }

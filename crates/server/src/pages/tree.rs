@@ -1,13 +1,15 @@
 //! Page with a directory or an entry of a revision.
 
-use esker_format::catalog::EntryKind;
+use esker_format::catalog::{EntryKind, Flags};
 use esker_format::hash::ContentHash;
+use esker_format::time::UnixTime;
+use esker_format::write::catalog::Entry;
 use maud::{Markup, html};
 
 use super::address;
 use super::layout::{self, Part, column, number_column, table};
 use super::numbers::{counted, date, grouped, permissions, shown, size};
-use crate::dashboard::{Directory, Found, TreeEntry};
+use crate::dashboard::{Directory, Found};
 
 /// Place in a repository.
 #[derive(Clone, Copy, Debug)]
@@ -136,42 +138,44 @@ pub(crate) fn head() -> Markup {
 }
 
 /// Returns the row of an entry.
-pub(crate) fn row(place: Place<'_>, path: &[u8], name: &str, entry: &TreeEntry) -> Markup {
+pub(crate) fn row(place: Place<'_>, path: &[u8], name: &str, entry: &Entry) -> Markup {
     html! {
         tr {
             th.wrap scope="row" { a href=(place.to(path)) { (name) } }
-            td { (kind(entry.kind)) }
-            td.n { @if entry.kind == EntryKind::File { (size(entry.size)) } }
-            td { (date(entry.modified)) }
+            td { (kind(kind_of(entry))) }
+            td.n { @if kind_of(entry) == EntryKind::File { (size(entry.size)) } }
+            td { (date(UnixTime(entry.mtime))) }
             td { code { (permissions(entry.mode)) } }
             td.wrap {
-                @if entry.kind == EntryKind::Symlink { "to " (shown(&entry.target)) }
-                @if entry.is_nested { "own catalog" }
-                @if entry.is_chunked { "in chunks" }
-                @if entry.is_external { " external data" }
+                @if kind_of(entry) == EntryKind::Symlink { "to " (shown(&entry.symlink)) }
+                @if entry.flags.has(Flags::NESTED_MOUNTPOINT) { "own catalog" }
+                @if entry.flags.has(Flags::CHUNKED) { "in chunks" }
+                @if entry.flags.has(Flags::EXTERNAL) { " external data" }
             }
         }
     }
 }
 
-fn details(entry: &TreeEntry) -> Markup {
+fn details(entry: &Entry) -> Markup {
     html! {
         dl.facts {
-            div { dt { "Kind" } dd { (kind(entry.kind)) } }
-            @if entry.kind == EntryKind::File {
+            div { dt { "Kind" } dd { (kind(kind_of(entry))) } }
+            @if kind_of(entry) == EntryKind::File {
                 div { dt { "Size" } dd { (size(entry.size)) small { (grouped(entry.size)) " bytes" } } }
             }
-            @if entry.kind == EntryKind::Symlink { div { dt { "Target" } dd { (shown(&entry.target)) } } }
-            div { dt { "Modified" } dd { (date(entry.modified)) } }
+            @if kind_of(entry) == EntryKind::Symlink { div { dt { "Target" } dd { (shown(&entry.symlink)) } } }
+            div { dt { "Modified" } dd { (date(UnixTime(entry.mtime))) } }
             div { dt { "Mode" } dd { code { (permissions(entry.mode)) } } }
-            @if let (Some(uid), Some(gid)) = (entry.uid, entry.gid) {
-                div { dt { "Owner" } dd { "user " (uid) ", group " (gid) } }
-            }
+            div { dt { "Owner" } dd { "user " (entry.uid) ", group " (entry.gid) } }
             @if let Some(hash) = entry.hash { div { dt { "Content" } dd { code.wrap { (hash) } } } }
-            @if entry.is_chunked { div { dt { "Storage" } dd { "in chunks" } } }
-            @if entry.is_external { div { dt { "Storage" } dd { "external data" } } }
+            @if entry.flags.has(Flags::CHUNKED) { div { dt { "Storage" } dd { "in chunks" } } }
+            @if entry.flags.has(Flags::EXTERNAL) { div { dt { "Storage" } dd { "external data" } } }
         }
     }
+}
+
+fn kind_of(entry: &Entry) -> EntryKind {
+    entry.kind().unwrap_or(EntryKind::File)
 }
 
 /// Returns the name of a kind of entry.
@@ -189,36 +193,22 @@ pub(crate) fn kind(kind: EntryKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use esker_format::time::UnixTime;
 
     use super::*;
 
-    fn entry(name: &[u8], kind: EntryKind, target: &[u8]) -> TreeEntry {
-        TreeEntry {
-            name: name.to_vec(),
-            kind,
-            mode: 0o100_644,
-            uid: Some(1),
-            gid: Some(2),
-            size: 5,
-            modified: UnixTime(0),
-            target: target.to_vec(),
-            hash: None,
-            is_nested: false,
-            is_chunked: false,
-            is_external: false,
-        }
+    fn entry(name: &[u8], mode: u32, target: &[u8]) -> Entry {
+        Entry { name: name.to_vec(), symlink: target.to_vec(), ..Entry::of_mode(mode) }
     }
 
     /// Names come from the publishers of other repositories, and are no markup of this server.
     #[test]
     fn names_and_targets_are_shown_and_never_obeyed() {
         let evil = b"<img src=x onerror=alert(1)>\"'&\xff\x1b[31m";
-        let entries = vec![entry(evil, EntryKind::File, b""), entry(b"link", EntryKind::Symlink, evil)];
+        let entries = vec![entry(evil, 0o100_644, b""), entry(b"link", 0o120_777, evil)];
         let directory = Directory { entries, first: 0, total: 2, is_cut: false };
         let path = [b"/", evil.as_slice()].concat();
         let place = Place { name: "a.test", path: &path, revision: None };
-        for found in [Found::Directory(directory), Found::Entry(entry(evil, EntryKind::Symlink, evil))] {
+        for found in [Found::Directory(directory), Found::Entry(entry(evil, 0o120_777, evil))] {
             let page = page(place, &found).into_string();
             assert!(
                 !page.contains("<img") && !page.contains('\u{1b}') && !page.contains('\u{fffd}'),
@@ -235,7 +225,7 @@ mod tests {
     fn long_directories_are_shown_in_parts() {
         let place = Place { name: "a.test", path: b"/many", revision: None };
         let part = |first: usize, count: usize| {
-            let entries = (0..count).map(|_| entry(b"f", EntryKind::File, b"")).collect();
+            let entries = (0..count).map(|_| entry(b"f", 0o100_644, b"")).collect();
             page(place, &Found::Directory(Directory { entries, first, total: 500, is_cut: false }))
                 .into_string()
         };
