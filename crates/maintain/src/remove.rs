@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use esker_format::whitelist;
-use esker_repository::{Disks, KeyFolder, RepositoryError, Storage, signed::SMALL_FILE_MAX, state};
+use esker_repository::{KeyFolder, RepositoryError, Storage, signed::SMALL_FILE_MAX, state};
 use esker_store::{Disk as _, RealDisk, StoreError};
 use serde::Serialize;
 
@@ -98,7 +98,6 @@ impl Removal {
 
     /// Removes what was planned. Links are removed, and never followed.
     pub fn run(&self, stop: &AtomicBool) -> Result<(), RemoveError> {
-        let disks = Disks::default();
         let storage = Storage::open(&self.storage)?;
         // Without a data folder no publisher can be at work: a removal was interrupted.
         let is_in_use = !storage.is_folder() || self.storage.join("data").is_dir();
@@ -109,7 +108,7 @@ impl Removal {
             storage.sink().remove_all()?;
         }
         if !self.entries.is_empty() {
-            state::make(&disks, &self.storage)?;
+            state::make(&storage)?;
         }
         for path in &self.entries {
             if stop.load(Ordering::Relaxed) {

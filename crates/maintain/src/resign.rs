@@ -13,7 +13,7 @@ use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::head::sign_whitelist;
 use esker_repository::{
-    Disks, KeyFolder, RepositoryError, Storage,
+    KeyFolder, OpenStorage, RepositoryError, Storage,
     settings::DAY,
     signed::{SignedFiles, is_of},
 };
@@ -63,24 +63,12 @@ impl Resign {
     /// Signs the whitelist of the repository at a place.
     pub fn run(
         &self,
-        root: &Path,
+        place: impl OpenStorage,
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<Resigned, KeysError> {
-        self.run_on(&Disks::default(), root, name, keys, now)
-    }
-
-    /// Variant of the function above that works on disks given by the caller.
-    pub fn run_on(
-        &self,
-        disks: &Disks,
-        root: &Path,
-        name: &RepositoryName,
-        keys: &KeyFolder,
-        now: UnixTime,
-    ) -> Result<Resigned, KeysError> {
-        let storage = open(disks, root)?;
+        let storage = open(place)?;
         let sink = &**storage.sink();
         let _lock = storage.lock()?;
         let (bytes, before, resigned) = self.plan(sink, name, keys, now)?;
@@ -93,12 +81,12 @@ impl Resign {
     /// Returns the whitelist that would be signed; writes nothing.
     pub fn dry_run(
         &self,
-        root: &Path,
+        place: impl OpenStorage,
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<Resigned, KeysError> {
-        let storage = open(&Disks::default(), root)?;
+        let storage = open(place)?;
         self.draft(&**storage.sink(), name, keys, now).map(|draft| draft.told)
     }
 
@@ -184,8 +172,8 @@ pub(crate) fn explain(error: RepositoryError, master: &Path, keys: &KeyFolder) -
 }
 
 /// Opens the storage of a repository that exists.
-pub(crate) fn open(disks: &Disks, root: &Path) -> Result<Storage, RepositoryError> {
-    let storage = Storage::open_on(disks, root)?;
-    storage.require_head(disks)?;
+pub(crate) fn open(place: impl OpenStorage) -> Result<Storage, RepositoryError> {
+    let storage = place.storage()?;
+    storage.require_head()?;
     Ok(storage)
 }

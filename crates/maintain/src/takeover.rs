@@ -21,7 +21,7 @@ use esker_format::name::RepositoryName;
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_repository::{
-    DATABASE_MAX, Disks, KeyFolder, RepositoryError, Settings, Storage,
+    DATABASE_MAX, KeyFolder, RepositoryError, Settings, Storage,
     signed::SignedFiles,
     spool::{self, REFLOG_CHECKSUM},
     state,
@@ -70,8 +70,7 @@ impl Takeover {
         now: UnixTime,
     ) -> Result<Self, TakeoverError> {
         conf.check(name)?;
-        let disks = Disks::default();
-        storage.require_head(&disks)?;
+        storage.require_head()?;
         let sink = &**storage.sink();
         let signed = SignedFiles::read(sink, name)?;
         let mut warnings = Vec::new();
@@ -109,20 +108,20 @@ impl Takeover {
 
     /// Writes the settings, and remembers the spool folder.
     pub fn run(&self, storage: &Storage) -> Result<(), TakeoverError> {
-        let disks = Disks::default();
+        let disk = &*storage.disks().private;
         let _lock = storage.lock()?;
-        let state = state::make(&disks, storage.place())?;
+        let state = state::make(storage)?;
         let _state_lock = state::lock(&state)?;
         let remembered = state.join(SPOOL);
         match &self.told.spool {
-            Some(spool) => persist(&*disks.private, &remembered, spool.as_os_str().as_encoded_bytes())
+            Some(spool) => persist(disk, &remembered, spool.as_os_str().as_encoded_bytes())
                 .map_err(RepositoryError::file("writing", &remembered))?,
             None if remembered.exists() => {
-                disks.private.remove(&remembered).map_err(RepositoryError::file("removing", &remembered))?;
+                disk.remove(&remembered).map_err(RepositoryError::file("removing", &remembered))?;
             }
             None => {}
         }
-        Ok(self.settings.write(&*disks.private, &Settings::path(&state))?)
+        Ok(self.settings.write(disk, &Settings::path(&state))?)
     }
 }
 

@@ -53,7 +53,7 @@ use crate::source::Source;
 
 use access::Access;
 use esker_repository::{
-    ChangeKind, Disks, Repository, RepositoryError, Settings, Storage, path,
+    ChangeKind, Repository, RepositoryError, Settings, Storage, path,
     published::{Published, read_small_file},
 };
 use walk::{Walk, Walked};
@@ -137,10 +137,10 @@ impl Upper {
     }
 
     fn open_base(&self, repository: &Path) -> Result<Lower, PublishError> {
-        let disks = Disks::default();
-        let sink = Storage::open_on(&disks, repository)?.sink().clone();
+        let storage = Storage::open(repository)?;
+        let sink = storage.sink().clone();
         let published = Published::with_root(sink.clone(), self.base.root, self.base.size);
-        let settings = Settings::read_of(&disks, repository)?.unwrap_or_default();
+        let settings = Settings::read_of(&storage)?.unwrap_or_default();
         Ok(Lower { sink, published, settings })
     }
 

@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::RepositoryError;
 use crate::state;
+use crate::storage::Storage;
 
 pub use shared::{LEASE, State};
 use shared::{ListRecord, SharedRecord};
@@ -105,6 +106,11 @@ impl CondemnedFolder {
     /// Creates the place in a publisher's state folder, without reading it.
     pub fn new(disk: Arc<dyn Disk>, state: &Path) -> Self {
         Self { disk, state: state.to_owned(), shared: None }
+    }
+
+    /// Returns the place of the lists of a repository.
+    pub fn of(storage: &Storage) -> Self {
+        Self::new(storage.disks().private.clone(), &state::folder(storage.place())).shared(storage.shared())
     }
 
     /// Keeps the lists in object storage too, for publishers without a common lock.

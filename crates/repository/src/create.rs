@@ -1,7 +1,5 @@
 //! Creates a repository: keys, whitelist, and a first revision with an empty root.
 
-use std::path::Path;
-
 use esker_format::catalog::{Counters, PathKey};
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest::{self, Manifest};
@@ -17,7 +15,6 @@ use esker_format::write::reflog::ReflogDraft;
 use esker_format::write::signer::Signer;
 use esker_store::{Sink, Swap};
 
-use crate::disks::Disks;
 use crate::encode::Encoder;
 use crate::entry;
 use crate::error::RepositoryError;
@@ -25,7 +22,7 @@ use crate::key_folder::KeyFolder;
 use crate::settings::{DAY, Settings};
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
-use crate::storage::Storage;
+use crate::storage::OpenStorage;
 
 /// Properties of a repository to create.
 #[derive(Clone, Debug)]
@@ -66,41 +63,25 @@ impl NewRepository {
         }
     }
 
-    /// Makes the repository in a folder. Keys that are in the key folder already are used, others are made.
-    pub fn create(&self, root: &Path, keys: &KeyFolder, now: UnixTime) -> Result<(), RepositoryError> {
-        self.create_on(&Disks::default(), root, keys, now)
-    }
-
-    /// Variant of the function above that works on disks given by the caller.
-    pub fn create_on(
+    /// Makes the repository at a place. Keys that are in the key folder already are used, others are made.
+    pub fn create(
         &self,
-        disks: &Disks,
-        root: &Path,
+        place: impl OpenStorage,
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<(), RepositoryError> {
-        self.create_in(disks, &Storage::open_on(disks, root)?, keys, now)
-    }
-
-    /// Variant of the function above for storage that is open.
-    pub fn create_in(
-        &self,
-        disks: &Disks,
-        storage: &Storage,
-        keys: &KeyFolder,
-        now: UnixTime,
-    ) -> Result<(), RepositoryError> {
-        storage.refuse_others(disks, None)?;
+        let storage = place.storage()?;
+        storage.refuse_others(None)?;
         // Read before anything else, so that only one of two creators at once replaces it.
         let whitelist = storage.sink().read(whitelist::PATH, SMALL_FILE_MAX)?;
-        if storage.has_head(disks)? {
+        if storage.has_head()? {
             return Err(RepositoryError::Exists(storage.describe()));
         }
-        storage.make_folders(disks)?;
+        storage.make_folders()?;
         let _lock = storage.lock()?;
-        let (master, publisher) = keys.complete(disks, now, CERTIFICATE_DAYS)?;
-        let state = state::make(disks, storage.place())?;
-        self.settings.write(&*disks.private, &Settings::path(&state))?;
+        let (master, publisher) = keys.complete(storage.disks(), now, CERTIFICATE_DAYS)?;
+        let state = state::make(&storage)?;
+        self.settings.write(&*storage.disks().private, &Settings::path(&state))?;
         let sink = &**storage.sink();
         match self.put_first_revision(sink, (&*master, &publisher), whitelist.as_deref(), now)? {
             Swap::Replaced => Ok(()),

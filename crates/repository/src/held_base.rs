@@ -17,7 +17,7 @@ pub struct HeldBase {
 impl Repository {
     /// Returns the open works of the repository.
     pub fn open_works(&self) -> OpenWorks {
-        OpenWorks::of(&self.disks, &self.storage)
+        OpenWorks::of(&self.storage)
     }
 
     /// Keeps the base of a change from collects; in object storage from those that have the same state folder. A base that a

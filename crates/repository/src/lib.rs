@@ -59,5 +59,5 @@ pub use settings::{
     AutomaticCollect, Balance, ChangedSetting, Limits, LongXattrs, NAMED, NamedSetting, SettingValue,
     Settings, SettingsChange, SettingsChanged, SpecialFiles,
 };
-pub use storage::{RememberedStorage, Storage};
+pub use storage::{OpenStorage, RememberedStorage, Storage};
 pub use tree_diff::{ChangeKind, DiffCounts, DiffVisitor, PathDiff, TreeDiff};

@@ -97,8 +97,7 @@ impl OpenWork {
         stored: &BTreeSet<ObjectName>,
         collections: Option<u64>,
     ) -> Result<(), RepositoryError> {
-        let disks = Disks::default();
-        let works = OpenWorks::of(&disks, &Storage::open_on(&disks, place)?);
+        let works = OpenWorks::of(&Storage::open(place)?);
         // Of what ended here without a word; a collect on another machine can't tell.
         let _ = works.read();
         works.write(self, true)?;
@@ -112,14 +111,12 @@ impl OpenWork {
 
     /// Removes a record.
     pub fn end(place: &Path, id: &str) -> Result<(), RepositoryError> {
-        let disks = Disks::default();
-        OpenWorks::of(&disks, &Storage::open_on(&disks, place)?).remove(id)
+        OpenWorks::of(&Storage::open(place)?).remove(id)
     }
 
     /// Lists the open works of the repository at a place.
     pub fn list(place: &Path) -> Result<Vec<Self>, RepositoryError> {
-        let disks = Disks::default();
-        OpenWorks::of(&disks, &Storage::open_on(&disks, place)?).read()
+        OpenWorks::of(&Storage::open(place)?).read()
     }
 
     /// Returns the root catalogs that it is based on.
@@ -139,14 +136,14 @@ pub struct OpenWorks {
 }
 
 impl OpenWorks {
-    pub fn of(disks: &Disks, storage: &Storage) -> Self {
+    pub fn of(storage: &Storage) -> Self {
         let state = state::folder(storage.place());
         Self {
-            disk: disks.private.clone(),
+            disk: storage.disks().private.clone(),
             sink: storage.sink().clone(),
             folder: state.join(state::OPEN),
             is_shared: storage.shared().is_some(),
-            condemned: CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared()),
+            condemned: CondemnedFolder::of(storage),
         }
     }
 

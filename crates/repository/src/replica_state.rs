@@ -68,12 +68,7 @@ impl ReplicaState {
     /// Reads the state of the replica in a storage. That of a bucket lies in the bucket, so that it goes with the replica;
     /// older versions had it in the folder of its place only, where a copy stays for other commands.
     pub fn of(storage: &Storage) -> Result<Option<Self>, RepositoryError> {
-        Self::of_on(&Disks::default(), storage)
-    }
-
-    /// Like [`Self::of`], on the given disks.
-    pub fn of_on(disks: &Disks, storage: &Storage) -> Result<Option<Self>, RepositoryError> {
-        let local = Self::read_on(&*disks.private, &state::folder(storage.place()));
+        let local = Self::read_on(&*storage.disks().private, &state::folder(storage.place()));
         let Some(sink) = storage.shared() else { return local };
         let Some(text) = sink.read(SHARED, SMALL_FILE_MAX)? else { return local };
         let path = Path::new(&storage.describe()).join(SHARED);
@@ -81,7 +76,7 @@ impl ReplicaState {
         parsed.map(Some).map_err(|error| RepositoryError::ReplicaState { path, reason: error.to_string() })
     }
 
-    pub(crate) fn read_on(disk: &dyn Disk, state: &Path) -> Result<Option<Self>, RepositoryError> {
+    fn read_on(disk: &dyn Disk, state: &Path) -> Result<Option<Self>, RepositoryError> {
         let path = state.join(FOLDER).join(STATE);
         let text = read_file(disk, &path, SMALL_FILE_MAX).map_err(RepositoryError::file("reading", &path))?;
         let parsed = text.map(|text| serde_json::from_slice(&text)).transpose();

@@ -26,7 +26,7 @@ use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
 use crate::state;
-use crate::storage::Storage;
+use crate::storage::{OpenStorage, Storage};
 
 /// Largest size of a database, in bytes, so that a damaged one can't exhaust memory.
 pub const DATABASE_MAX: u64 = 8 << 30;
@@ -36,7 +36,6 @@ pub const HISTORY_MAX: u64 = 1 << 30;
 /// A repository in a folder or in object storage, opened by its publisher.
 pub struct Repository {
     pub(crate) name: RepositoryName,
-    pub(crate) disks: Disks,
     pub(crate) storage: Storage,
     /// The keys that sign; none for a replica.
     pub(crate) publisher: Option<Publisher>,
@@ -101,37 +100,16 @@ impl Repository {
         if is_repository || is_named { storage.to_owned() } else { storage.join(name.as_str()) }
     }
 
-    /// Opens the repository in a folder for publishing: verifies its head.
+    /// Opens the repository at a place for publishing: verifies its head.
     pub fn open(
-        root: &Path,
+        place: impl OpenStorage,
         name: &RepositoryName,
         keys: KeyFolder,
         now: UnixTime,
     ) -> Result<Self, RepositoryError> {
-        Self::open_on(&Disks::default(), root, name, keys, now)
-    }
-
-    /// Variant of the function above that works on disks given by the caller.
-    pub fn open_on(
-        disks: &Disks,
-        root: &Path,
-        name: &RepositoryName,
-        keys: KeyFolder,
-        now: UnixTime,
-    ) -> Result<Self, RepositoryError> {
-        Self::open_in(disks, Storage::open_on(disks, root)?, name, keys, now)
-    }
-
-    /// Variant of the function above for storage that is open.
-    pub fn open_in(
-        disks: &Disks,
-        storage: Storage,
-        name: &RepositoryName,
-        keys: KeyFolder,
-        now: UnixTime,
-    ) -> Result<Self, RepositoryError> {
-        storage.require_head(disks)?;
-        storage.prepare(disks)?;
+        let storage = place.storage()?;
+        storage.require_head()?;
+        storage.prepare()?;
         if let Some(replica) = ReplicaState::read(storage.place())? {
             return Err(RepositoryError::IsReplica {
                 place: storage.describe(),
@@ -139,28 +117,26 @@ impl Repository {
             });
         }
         let publisher = keys.publisher()?;
-        let state = state::make(disks, storage.place())?;
-        let sink = storage.sink().clone();
+        let state = state::make(&storage)?;
+        let (sink, disk) = (storage.sink().clone(), storage.disks().private.clone());
         // Before the head: a later list may have objects on it that this head still names.
-        let condemned = CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared());
-        let collections = condemned.collections()?;
+        let collections = CondemnedFolder::of(&storage).collections()?;
         let mut head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
         // Of a publisher that is at work, which holds the lock, it is not to be taken.
         if pending::path(&state).exists()
             && let Some(_lock) = storage.try_lock()?
         {
             head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
-            pending::finish(&*disks.private, &state, &*sink, &head)?;
+            pending::finish(&*disk, &state, &*sink, &head)?;
         }
         let publisher = Some(publisher);
-        let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
+        let settings = Settings::read(&*disk, &Settings::path(&state))?;
         let has_settings = settings.is_some();
         let settings = settings.unwrap_or_default();
-        let (name, disks) = (name.clone(), disks.clone());
+        let name = name.clone();
         let (spool, opened, lock_wait) = (None, now, Some(LOCK_WAIT));
         Ok(Self {
             name,
-            disks,
             storage,
             publisher,
             master: None,
@@ -178,41 +154,22 @@ impl Repository {
         })
     }
 
-    /// Opens the replica in a folder for collecting it. It can't be published to: the keys are elsewhere.
-    pub fn open_replica(root: &Path, name: &RepositoryName, now: UnixTime) -> Result<Self, RepositoryError> {
-        Self::open_replica_on(&Disks::default(), root, name, now)
-    }
-
-    /// Variant of the function above that works on disks given by the caller.
-    pub fn open_replica_on(
-        disks: &Disks,
-        root: &Path,
+    /// Opens the replica at a place for collecting it. It can't be published to: the keys are elsewhere.
+    pub fn open_replica(
+        place: impl OpenStorage,
         name: &RepositoryName,
         now: UnixTime,
     ) -> Result<Self, RepositoryError> {
-        Self::open_replica_in(disks, Storage::open_on(disks, root)?, name, now)
-    }
-
-    /// Variant of the function above for storage that is open.
-    pub fn open_replica_in(
-        disks: &Disks,
-        storage: Storage,
-        name: &RepositoryName,
-        now: UnixTime,
-    ) -> Result<Self, RepositoryError> {
+        let storage = place.storage()?;
         let replica =
             ReplicaState::of(&storage)?.ok_or_else(|| RepositoryError::NotReplica(storage.describe()))?;
         let master = replica.master_keys()?;
-        storage.prepare(disks)?;
-        let state = state::make(disks, storage.place())?;
-        let sink = storage.sink().clone();
-        let condemned = CondemnedFolder::new(disks.private.clone(), &state);
-        let condemned = condemned.shared(storage.shared()).with_lease();
-        let collections = condemned.collections()?;
-        let head = read_replica_head(&*sink, name, &master, now)?.verified;
+        storage.prepare()?;
+        let state = state::make(&storage)?;
+        let collections = CondemnedFolder::of(&storage).with_lease().collections()?;
+        let head = read_replica_head(&**storage.sink(), name, &master, now)?.verified;
         Ok(Self {
             name: name.clone(),
-            disks: disks.clone(),
             storage,
             publisher: None,
             master: Some(master),
@@ -245,7 +202,7 @@ impl Repository {
 
     /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
     pub fn share_with_spool(&mut self, folder: &Path) -> Result<(), RepositoryError> {
-        self.spool = Spool::claim(self.disks.served.clone(), folder)?;
+        self.spool = Spool::claim(self.disks().served.clone(), folder)?;
         if self.spool.is_some() {
             // The reference may have published since the head was read.
             self.head = self.read_head()?.verified;
@@ -286,7 +243,7 @@ impl Repository {
 
     /// Returns the disks of its files.
     pub fn disks(&self) -> &Disks {
-        &self.disks
+        self.storage.disks()
     }
 
     /// Returns the storage of the repository.
@@ -336,8 +293,7 @@ impl Repository {
 
     /// Returns the place of the list of condemned objects.
     pub fn condemned(&self) -> CondemnedFolder {
-        let folder =
-            CondemnedFolder::new(self.disks.private.clone(), &self.state).shared(self.storage.shared());
+        let folder = CondemnedFolder::of(&self.storage);
         if self.is_replica() { folder.with_lease() } else { folder }
     }
 

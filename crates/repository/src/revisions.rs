@@ -1,6 +1,5 @@
 //! Revisions of a repository by name: tag, number or hash of the root catalog.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
@@ -14,7 +13,6 @@ use esker_format::write::history::{TRUNK, TRUNK_PREVIOUS};
 use esker_store::Sink;
 use serde::{Serialize, Serializer};
 
-use crate::disks::Disks;
 use crate::error::RepositoryError;
 use crate::key_folder::KeyFolder;
 use crate::object_source::{ObjectSource, StoredObjects, WantedObject};
@@ -22,7 +20,7 @@ use crate::published::{OldCatalog, Published};
 use crate::recent_objects::RecentObjects;
 use crate::repository::{DATABASE_MAX, Repository};
 use crate::signed::SignedFiles;
-use crate::storage::Storage;
+use crate::storage::OpenStorage;
 
 /// Least length of a hash as text.
 const HASH_LEN: usize = 40;
@@ -71,24 +69,15 @@ pub struct Revisions {
 }
 
 impl Revisions {
-    /// Opens a repository of this machine with the public key of its publisher.
+    /// Opens the repository at a place with the public key of its publisher.
     pub fn open(
-        root: &Path,
+        place: impl OpenStorage,
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<Self, RepositoryError> {
-        Self::open_in(&Storage::open(root)?, name, keys, now)
-    }
-
-    /// Variant of the function above for storage that is open.
-    pub fn open_in(
-        storage: &Storage,
-        name: &RepositoryName,
-        keys: &KeyFolder,
-        now: UnixTime,
-    ) -> Result<Self, RepositoryError> {
-        storage.require_head(&Disks::default())?;
+        let storage = place.storage()?;
+        storage.require_head()?;
         let sink = storage.sink().clone();
         let head = SignedFiles::read(&*sink, name)?.verify(name, &keys.public()?, now)?;
         Self::stored(sink, head)

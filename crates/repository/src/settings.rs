@@ -12,10 +12,9 @@ use esker_format::compress::Compression;
 use esker_store::{Disk, persist, read_file};
 use serde::{Deserialize, Serialize};
 
-use crate::disks::Disks;
 use crate::encode::Deflate;
 use crate::error::RepositoryError;
-use crate::storage;
+use crate::storage::{self, Storage};
 
 /// Seconds of a day.
 pub const DAY: i64 = 86_400;
@@ -201,9 +200,9 @@ impl Settings {
         state.join("settings.json")
     }
 
-    /// Reads the settings of the repository in a folder; none if it has no state of a publisher.
-    pub fn read_of(disks: &Disks, root: &Path) -> Result<Option<Self>, RepositoryError> {
-        Self::read(&*disks.private, &Self::path(&storage::state_folder(root)))
+    /// Reads the settings of a repository; none if it has no state of a publisher.
+    pub fn read_of(storage: &Storage) -> Result<Option<Self>, RepositoryError> {
+        Self::read(&*storage.disks().private, &Self::path(&storage::state_folder(storage.place())))
     }
 
     /// Reads the settings; none if the file is missing.

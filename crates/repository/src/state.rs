@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use esker_store::{Disk, FileLock, Locking, persist, read_file, refuse_link_of_others, remove_unfinished};
 
 use crate::condemned;
-use crate::disks::Disks;
 use crate::error::RepositoryError;
 use crate::random;
-use crate::storage;
+use crate::storage::{self, Storage};
 
 /// Folder of the index of published source files.
 pub const KNOWN_FILES: &str = "known";
@@ -35,9 +34,9 @@ pub fn folder(root: &Path) -> PathBuf {
 /// Makes the folder, and removes unfinished files of an interrupted publish.
 ///
 /// Web servers run as other users and need no access to it.
-pub fn make(disks: &Disks, root: &Path) -> Result<PathBuf, RepositoryError> {
-    let state = folder(root);
-    let disk = &*disks.private;
+pub fn make(storage: &Storage) -> Result<PathBuf, RepositoryError> {
+    let state = folder(storage.place());
+    let disk = &*storage.disks().private;
     disk.make_dir(&state).map_err(RepositoryError::file("making folder", &state))?;
     let path = state.join(LOCK);
     let locking = FileLock::try_take(&path).map_err(RepositoryError::file("locking", &path))?;

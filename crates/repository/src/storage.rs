@@ -42,6 +42,43 @@ pub(crate) fn state_folder(place: &Path) -> PathBuf {
 pub struct Storage {
     place: PathBuf,
     sink: Arc<dyn Sink>,
+    disks: Disks,
+}
+
+/// What operations on a repository take: its storage, or the place at which it is opened.
+pub trait OpenStorage {
+    /// Returns the opened storage.
+    fn storage(self) -> Result<Storage, RepositoryError>;
+}
+
+impl OpenStorage for Storage {
+    fn storage(self) -> Result<Storage, RepositoryError> {
+        Ok(self)
+    }
+}
+
+impl OpenStorage for &Storage {
+    fn storage(self) -> Result<Storage, RepositoryError> {
+        Ok(self.clone())
+    }
+}
+
+impl OpenStorage for &Path {
+    fn storage(self) -> Result<Storage, RepositoryError> {
+        Storage::open(self)
+    }
+}
+
+impl OpenStorage for (&Disks, &Path) {
+    fn storage(self) -> Result<Storage, RepositoryError> {
+        Storage::open_on(self.0, self.1)
+    }
+}
+
+impl OpenStorage for &PathBuf {
+    fn storage(self) -> Result<Storage, RepositoryError> {
+        Storage::open(self)
+    }
 }
 
 impl fmt::Debug for Storage {
@@ -56,18 +93,18 @@ impl Storage {
         Self::open_on(&Disks::default(), place)
     }
 
-    /// Variant of the function above that works on disks given by the caller.
+    /// Opens the storage of the repository at a place on disks of the caller.
     pub fn open_on(disks: &Disks, place: &Path) -> Result<Self, RepositoryError> {
         let sink: Arc<dyn Sink> = match RememberedStorage::read_on(disks, place)? {
             Some(remembered) => remembered.open(disks, place)?,
             None => Arc::new(LocalSink::on(place, disks.served.clone())),
         };
-        Ok(Self::new(place, sink))
+        Ok(Self { place: place.to_owned(), sink, disks: disks.clone() })
     }
 
     /// Returns the storage of a sink, with the place of the publisher's state.
     pub fn new(place: &Path, sink: Arc<dyn Sink>) -> Self {
-        Self { place: place.to_owned(), sink }
+        Self { place: place.to_owned(), sink, disks: Disks::default() }
     }
 
     /// Returns the place of the repository on this machine.
@@ -78,6 +115,11 @@ impl Storage {
     /// Returns the sink of objects and heads.
     pub fn sink(&self) -> &Arc<dyn Sink> {
         &self.sink
+    }
+
+    /// Returns the writers of its files on this machine.
+    pub fn disks(&self) -> &Disks {
+        &self.disks
     }
 
     /// Returns true if the repository is in a folder.
@@ -96,24 +138,24 @@ impl Storage {
     }
 
     /// Prepares for storing objects: removes what ended processes left, and makes a missing place of object storage.
-    pub fn prepare(&self, disks: &Disks) -> Result<(), RepositoryError> {
+    pub fn prepare(&self) -> Result<(), RepositoryError> {
         // First, since the storage notes there what it found out about the server.
-        self.make_place(disks)?;
+        self.make_place()?;
         Ok(self.sink.prepare()?)
     }
 
     /// Makes the folders of a new repository.
-    pub fn make_folders(&self, disks: &Disks) -> Result<(), RepositoryError> {
+    pub fn make_folders(&self) -> Result<(), RepositoryError> {
         self.sink.make_folders()?;
-        self.make_place(disks)
+        self.make_place()
     }
 
-    fn make_place(&self, disks: &Disks) -> Result<(), RepositoryError> {
+    fn make_place(&self) -> Result<(), RepositoryError> {
         if self.is_folder() {
             return Ok(());
         }
         let state = state_folder(&self.place);
-        make_dirs(&*disks.private, &state).map_err(RepositoryError::file("making folder", &state))
+        make_dirs(&*self.disks.private, &state).map_err(RepositoryError::file("making folder", &state))
     }
 
     /// Takes the lock of the head, or fails if another process has it; none for storage that needs no lock.
@@ -132,12 +174,12 @@ impl Storage {
     }
 
     /// Returns true if there is a head.
-    pub(crate) fn has_head(&self, disks: &Disks) -> Result<bool, RepositoryError> {
+    pub(crate) fn has_head(&self) -> Result<bool, RepositoryError> {
         let Some(folder) = self.sink.folder() else {
             return Ok(self.sink.read(manifest::PATH, SMALL_FILE_MAX)?.is_some());
         };
         let path = folder.join(manifest::PATH);
-        match disks.served.facts(&path) {
+        match self.disks.served.facts(&path) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(RepositoryError::file("looking for", &path)(error)),
@@ -146,7 +188,7 @@ impl Storage {
 
     /// Fails if the manifest names another repository than this one, or if the storage has files and no mark of any
     /// repository: both belong to others, who are about to lose them.
-    pub fn refuse_others(&self, disks: &Disks, name: Option<&RepositoryName>) -> Result<(), RepositoryError> {
+    pub fn refuse_others(&self, name: Option<&RepositoryName>) -> Result<(), RepositoryError> {
         let head = self.sink.read(manifest::PATH, SMALL_FILE_MAX)?;
         if let Some(bytes) = head {
             let named = Manifest::parse(&bytes).ok().and_then(|head| head.name);
@@ -159,7 +201,7 @@ impl Storage {
         }
         let names = match self.sink.folder() {
             None => self.sink.list_root()?,
-            Some(folder) => match disks.served.list(folder) {
+            Some(folder) => match self.disks.served.list(folder) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 listed => {
                     let listed = listed.map_err(RepositoryError::file("listing", folder))?;
@@ -179,7 +221,7 @@ impl Storage {
             Some(other) if !names.iter().any(is_mark) => {
                 Err(RepositoryError::Foreign { place: self.describe(), found: other.clone() })
             }
-            None if names.iter().any(|name| name == DATA) && self.is_foreign_data(disks)? => {
+            None if names.iter().any(|name| name == DATA) && self.is_foreign_data()? => {
                 Err(RepositoryError::Foreign { place: self.describe(), found: DATA.to_owned() })
             }
             _ => Ok(()),
@@ -187,17 +229,17 @@ impl Storage {
     }
 
     /// Returns true if the folder of objects has anything but folders of objects.
-    fn is_foreign_data(&self, disks: &Disks) -> Result<bool, RepositoryError> {
+    fn is_foreign_data(&self) -> Result<bool, RepositoryError> {
         let Some(folder) = self.sink.folder() else { return Ok(false) };
         let data = folder.join(DATA);
-        let names = disks.served.list(&data).map_err(RepositoryError::file("listing", &data))?;
+        let names = self.disks.served.list(&data).map_err(RepositoryError::file("listing", &data))?;
         let is_ours = |name: &str| name == "txn" || name.len() == 2 && u8::from_str_radix(name, 16).is_ok();
         Ok(!names.iter().all(|name| name.to_str().is_some_and(is_ours)))
     }
 
     /// Fails if there is no head.
-    pub fn require_head(&self, disks: &Disks) -> Result<(), RepositoryError> {
-        if self.has_head(disks)? { Ok(()) } else { Err(RepositoryError::NoRepository(self.describe())) }
+    pub fn require_head(&self) -> Result<(), RepositoryError> {
+        if self.has_head()? { Ok(()) } else { Err(RepositoryError::NoRepository(self.describe())) }
     }
 
     /// Returns the objects of a list that the storage does not have.

@@ -209,9 +209,9 @@ fn one(shared: &Shared<'_>, target: &Target) -> Result<Outcome, Failure> {
     replicate.threads = args.threads.map_or_else(cores, usize::from);
     replicate.stop = shared.interrupt.flag();
     let outcome = match args.dry_run {
-        true => replicate.dry_run_in(target.storage.clone(), now()).map(Outcome::Planned),
+        true => replicate.dry_run(target.storage.clone(), now()).map(Outcome::Planned),
         false => {
-            let outcome = replicate.run_in(target.storage.clone(), now());
+            let outcome = replicate.run(target.storage.clone(), now());
             target.ended(&outcome).map_err(ReplicateError::from).and(outcome).map(Outcome::Replicated)
         }
     };

@@ -22,7 +22,7 @@ use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::head::{signed_whitelist, whitelist_text};
 use esker_format::write::signer::Purpose;
-use esker_repository::{Disks, KeyFolder, RepositoryError, signed::SignedFiles};
+use esker_repository::{KeyFolder, RepositoryError, signed::SignedFiles};
 use esker_store::Swap;
 
 use super::error::KeysError;
@@ -59,7 +59,7 @@ impl SignRequest {
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<(Self, Resigned), KeysError> {
-        let storage = open(&Disks::default(), root)?;
+        let storage = open(root)?;
         let Draft { whitelist, algorithm, told, .. } = resign.draft(&**storage.sink(), name, keys, now)?;
         Ok((Self { name: name.clone(), algorithm, whitelist }, told))
     }
@@ -203,8 +203,7 @@ impl SignAnswer {
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<(), KeysError> {
-        let disks = Disks::default();
-        let storage = open(&disks, root)?;
+        let storage = open(root)?;
         let sink = &**storage.sink();
         let _lock = storage.lock()?;
         let (request, public) = (&self.request, keys.public()?);

@@ -10,14 +10,12 @@
 //!
 //! Every step can be repeated: a rotation that was interrupted goes on where it was.
 
-use std::path::Path;
-
 use esker_format::certificate::Certificate;
 use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_repository::{
-    Disks, KeyFolder, Repository, RepositoryError, Storage, TokenKey,
+    KeyFolder, OpenStorage, Repository, RepositoryError, TokenKey,
     settings::sign_head,
     signed::{SignedFiles, is_of},
 };
@@ -76,30 +74,20 @@ impl Rotate {
     /// Makes a new key and puts it to use, as far as this is possible here.
     pub fn start(
         &self,
-        root: &Path,
+        place: impl OpenStorage,
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<Rotated, KeysError> {
-        self.start_on(&Disks::default(), root, name, keys, now)
-    }
-
-    /// The same on disks of the caller's.
-    pub fn start_on(
-        &self,
-        disks: &Disks,
-        root: &Path,
-        name: &RepositoryName,
-        keys: &KeyFolder,
-        now: UnixTime,
-    ) -> Result<Rotated, KeysError> {
+        let storage = place.storage()?;
+        let disks = storage.disks();
         let next = keys.next_certificate()?;
         let old = keys.certificate_in("old.crt")?;
         if next.is_none() && old.is_some() {
             let text = "the one before is not finished; publish, and then finish it";
             return Err(KeysError::Rotation(text.to_owned()));
         }
-        let signed = SignedFiles::read(&**Storage::open_on(disks, root)?.sink(), name)?;
+        let signed = SignedFiles::read(&**storage.sink(), name)?;
         let algorithm = signed.whitelist(name)?.fingerprints.first().map(ContentHash::algorithm);
         let algorithm = algorithm.unwrap_or(esker_format::hash::HashAlgorithm::Sha1);
         let next = match (next, &self.token) {
@@ -118,13 +106,13 @@ impl Rotate {
             finished: false,
         };
         if !signed.lists(name, &next)? {
-            told.record(self.resign.run_on(disks, root, name, keys, now), keys)?;
+            told.record(self.resign.run(&storage, name, keys, now), keys)?;
             if told.needs_signature {
                 return Ok(told);
             }
         }
         // A publish must not begin with the one key and end with the other.
-        let _lock = Storage::open_on(disks, root)?.lock()?;
+        let _lock = storage.lock()?;
         keys.switch_to_next(disks)?;
         Ok(told)
     }
@@ -132,7 +120,7 @@ impl Rotate {
     /// Takes the old certificate off the whitelist and removes the old key, once the head is signed with the new one.
     pub fn finish(
         &self,
-        root: &Path,
+        place: impl OpenStorage,
         name: &RepositoryName,
         keys: &KeyFolder,
         open: impl FnOnce() -> Result<Repository, RepositoryError>,
@@ -144,8 +132,8 @@ impl Rotate {
             return Err(KeysError::Rotation(text.to_owned()));
         };
         let own = keys.publisher_certificate()?;
-        let disks = Disks::default();
-        let signed = SignedFiles::read(&**Storage::open_on(&disks, root)?.sink(), name)?;
+        let storage = place.storage()?;
+        let signed = SignedFiles::read(&**storage.sink(), name)?;
         let signed_head = Certificate::parse(&signed.certificate).ok().as_ref() == Some(&old);
         if signed_head {
             sign_head(&open()?, now, |_| ())?;
@@ -164,12 +152,12 @@ impl Rotate {
         };
         if !listed.is_empty() {
             let resign = Resign { drop: listed, ..self.resign.clone() };
-            told.record(resign.run(root, name, keys, now), keys)?;
+            told.record(resign.run(&storage, name, keys, now), keys)?;
             if told.needs_signature {
                 return Ok(told);
             }
         }
-        keys.remove_old(&disks)?;
+        keys.remove_old(storage.disks())?;
         told.finished = true;
         Ok(told)
     }

@@ -79,7 +79,7 @@ impl Replicate<'_> {
         // Before the catalogs: what a collect finds below `data` has to be reachable from a root that it knows.
         let reflog = self.reflog(replica, prepared, now)?;
         sink.put_root(reflog::PATH, &reflog)?;
-        self.tell_spool(offer, &reflog)?;
+        self.tell_spool(replica, offer, &reflog)?;
         for level in &prepared.catalogs {
             for catalog in level {
                 let name = ObjectName::new(*catalog, ObjectKind::Catalog);
@@ -124,10 +124,15 @@ impl Replicate<'_> {
     }
 
     /// Brings the checksum of the reflog up to date where CernVM-FS compares it: its collect refuses any other reflog.
-    pub(super) fn tell_spool(&self, offer: &Offer, reflog: &[u8]) -> Result<(), RepositoryError> {
+    pub(super) fn tell_spool(
+        &self,
+        replica: &Replica,
+        offer: &Offer,
+        reflog: &[u8],
+    ) -> Result<(), RepositoryError> {
         let Some(spool) = &self.spool else { return Ok(()) };
         let hash = ContentHash::of(offer.head.hash_algorithm(), reflog);
-        remember_reflog(&*self.disks.served, spool, &hash)
+        remember_reflog(&*replica.storage.disks().served, spool, &hash)
     }
 
     fn reflog(

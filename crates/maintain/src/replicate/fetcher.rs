@@ -119,7 +119,7 @@ impl<'f> Fetcher<'f> {
             return Ok(None);
         }
         let sorter =
-            || Sorter::new(self.options.disks.private.clone(), &self.replica.scratch(), self.options.buffer);
+            || Sorter::new(self.replica.disk().clone(), &self.replica.scratch(), self.options.buffer);
         let (mut stored, mut failure) = (sorter(), None);
         self.replica.sink.list(&mut |listed| {
             if listed.len > 0 && failure.is_none() {

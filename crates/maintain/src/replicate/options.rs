@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use esker_format::name::RepositoryName;
-use esker_repository::{Disks, SkippedRevision};
+use esker_repository::SkippedRevision;
 use esker_store::Source;
 use serde::Serialize;
 
@@ -109,8 +109,6 @@ pub struct Replicate<'r> {
     pub threads: usize,
     /// Records that are sorted in memory, 25 bytes each.
     pub buffer: usize,
-    /// Writers for all files.
-    pub disks: Disks,
     /// Set to stop early.
     pub stop: Arc<AtomicBool>,
     /// Called from time to time with the progress.
@@ -140,7 +138,6 @@ impl<'r> Replicate<'r> {
             requests: REQUESTS,
             threads: 1,
             buffer: crate::hash_lists::sorter::RECORDS,
-            disks: Disks::default(),
             stop: Arc::new(AtomicBool::new(false)),
             progress,
         }

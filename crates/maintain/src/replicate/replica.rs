@@ -16,13 +16,13 @@ use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 use esker_repository::{
-    DATABASE_MAX, Disks, MASTER_REPLICA, ReplicaState, RepositoryError, Storage,
+    DATABASE_MAX, MASTER_REPLICA, ReplicaState, RepositoryError, Storage,
     condemned::CondemnedFolder,
     replica_state::{FOLDER, SHARED, STATE},
     signed::SMALL_FILE_MAX,
     state,
 };
-use esker_store::{FileLock, LargeBytes, LargeWriter, Sink, make_dirs, persist, replace};
+use esker_store::{Disk, FileLock, LargeBytes, LargeWriter, Sink, make_dirs, persist, replace};
 
 const LOCK: &str = "lock";
 const CATALOGS: &str = "catalogs";
@@ -31,7 +31,6 @@ const CATALOGS: &str = "catalogs";
 pub(super) struct Replica {
     pub(super) storage: Storage,
     pub(super) sink: Arc<dyn Sink>,
-    pub(super) disks: Disks,
     /// Folder of the state; none in a dry run of a replica that does not exist yet.
     pub(super) state: Option<PathBuf>,
     pub(super) remembered: Option<ReplicaState>,
@@ -40,12 +39,8 @@ pub(super) struct Replica {
 
 impl Replica {
     /// Opens a replica for a run, and makes it if it does not exist.
-    pub(super) fn open(
-        storage: Storage,
-        disks: &Disks,
-        name: &RepositoryName,
-    ) -> Result<Self, RepositoryError> {
-        let mut replica = Self::look(storage, disks, name)?;
+    pub(super) fn open(storage: Storage, name: &RepositoryName) -> Result<Self, RepositoryError> {
+        let mut replica = Self::look(storage, name)?;
         // A bucket is asked whether it exists, once.
         let is_made = if replica.storage.is_folder() {
             replica.storage.place().join("data/txn").is_dir()
@@ -53,18 +48,18 @@ impl Replica {
             replica.state.is_some()
         };
         if !is_made {
-            replica.storage.make_folders(disks)?;
+            replica.storage.make_folders()?;
         }
-        replica.storage.prepare(disks)?;
-        let state = state::make(disks, replica.storage.place())?;
+        replica.storage.prepare()?;
+        let state = state::make(&replica.storage)?;
         let folder = state.join(FOLDER);
         let catalogs = folder.join(CATALOGS);
-        make_dirs(&*disks.private, &catalogs).map_err(RepositoryError::file("making folder", &catalogs))?;
+        make_dirs(&**replica.disk(), &catalogs).map_err(RepositoryError::file("making folder", &catalogs))?;
         let path = folder.join(LOCK);
         let locking = FileLock::try_take(&path).map_err(RepositoryError::file("locking", &path))?;
         replica.lock = Some(locking.or_held(RepositoryError::locked(replica.storage.describe()))?);
         // Another run may have ended since the first look.
-        replica.remembered = ReplicaState::of_on(disks, &replica.storage)?;
+        replica.remembered = ReplicaState::of(&replica.storage)?;
         replica.state = Some(state);
         Ok(replica)
     }
@@ -72,14 +67,10 @@ impl Replica {
     /// Opens a replica, which may not exist, to read it.
     ///
     /// Fails if there is another repository, or anything that is no repository.
-    pub(super) fn look(
-        storage: Storage,
-        disks: &Disks,
-        name: &RepositoryName,
-    ) -> Result<Self, RepositoryError> {
-        storage.refuse_others(disks, Some(name))?;
+    pub(super) fn look(storage: Storage, name: &RepositoryName) -> Result<Self, RepositoryError> {
+        storage.refuse_others(Some(name))?;
         let state = state::folder(storage.place());
-        let remembered = ReplicaState::of_on(disks, &storage)?;
+        let remembered = ReplicaState::of(&storage)?;
         if let Some(known) = remembered.as_ref().and_then(ReplicaState::repository)
             && known != name.as_str()
         {
@@ -93,14 +84,7 @@ impl Replica {
         if remembered.is_none() && has(manifest::PATH)? && has(MASTER_REPLICA)? {
             return Err(RepositoryError::NotReplica(storage.describe()));
         }
-        Ok(Self {
-            storage,
-            sink,
-            disks: disks.clone(),
-            state: Some(state).filter(|state| state.is_dir()),
-            remembered,
-            lock: None,
-        })
+        Ok(Self { storage, sink, state: Some(state).filter(|state| state.is_dir()), remembered, lock: None })
     }
 
     /// Returns the manifest; none if there is none yet.
@@ -135,12 +119,13 @@ impl Replica {
 
     /// Returns the list of condemned objects of a collect.
     pub(super) fn condemned(&self) -> Option<CondemnedFolder> {
-        let state = self.state.as_ref()?;
-        Some(
-            CondemnedFolder::new(self.disks.private.clone(), state)
-                .shared(self.storage.shared())
-                .with_lease(),
-        )
+        self.state.as_ref()?;
+        Some(CondemnedFolder::of(&self.storage).with_lease())
+    }
+
+    /// Returns the disk of the replica's state.
+    pub(super) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.storage.disks().private
     }
 
     /// Returns true if every catalog that is here has its whole subtree, as far as these paths lead to it.
@@ -160,7 +145,7 @@ impl Replica {
         if let Some(sink) = self.storage.shared() {
             sink.put_root(SHARED, &text)?;
         }
-        persist(&*self.disks.private, &path, &text).map_err(RepositoryError::file("writing", &path))?;
+        persist(&**self.disk(), &path, &text).map_err(RepositoryError::file("writing", &path))?;
         self.remembered = Some(remembered);
         Ok(())
     }
@@ -180,7 +165,7 @@ impl Replica {
     pub(super) fn stage(&self, catalog: &ContentHash, stored: &[u8]) -> Result<(), RepositoryError> {
         let Some(folder) = self.staging() else { return Ok(()) };
         let path = folder.join(catalog.to_string());
-        replace(&*self.disks.private, &path, stored).map_err(RepositoryError::file("writing", &path))
+        replace(&**self.disk(), &path, stored).map_err(RepositoryError::file("writing", &path))
     }
 
     /// Returns the stored bytes of a staged catalog; none if it is not staged, or damaged.
@@ -188,7 +173,7 @@ impl Replica {
         let Some(folder) = self.staging() else { return Ok(None) };
         let path = folder.join(catalog.to_string());
         let failed = RepositoryError::file("reading", &path);
-        let stored = match self.disks.private.open(&path) {
+        let stored = match self.disk().open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
             Ok(file) => file,
@@ -202,8 +187,8 @@ impl Replica {
     pub(super) fn clear_staging(&self) {
         let Some(folder) = self.staging() else { return };
         // What stays is used by the next run, or removed by it.
-        for name in self.disks.private.list(&folder).unwrap_or_default() {
-            let _ = self.disks.private.remove(&folder.join(name));
+        for name in self.disk().list(&folder).unwrap_or_default() {
+            let _ = self.disk().remove(&folder.join(name));
         }
     }
 

@@ -1,7 +1,6 @@
 //! The steps of a replication.
 
 use std::collections::{BTreeSet, HashSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,7 +12,7 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog;
 use esker_format::time::UnixTime;
 use esker_repository::{
-    DATABASE_MAX, ReplicaState, RepositoryError, SkippedRevision, Storage, signed::SMALL_FILE_MAX,
+    DATABASE_MAX, OpenStorage, ReplicaState, RepositoryError, SkippedRevision, signed::SMALL_FILE_MAX,
 };
 use esker_store::LargeBytes;
 
@@ -49,14 +48,10 @@ const BETWEEN_MAX: usize = 10_000;
 
 impl Replicate<'_> {
     /// Returns what a replication would fetch, and changes nothing.
-    pub fn dry_run(&self, root: &Path, now: UnixTime) -> Result<ReplicationPlan, ReplicateError> {
-        self.dry_run_in(Storage::open_on(&self.disks, root)?, now)
-    }
-
-    /// Variant of the function above for storage that is open.
-    pub fn dry_run_in(&self, storage: Storage, now: UnixTime) -> Result<ReplicationPlan, ReplicateError> {
+    pub fn dry_run(&self, place: impl OpenStorage, now: UnixTime) -> Result<ReplicationPlan, ReplicateError> {
+        let storage = place.storage()?;
         let keys = self.master_keys()?;
-        let replica = Replica::look(storage, &self.disks, &self.name)?;
+        let replica = Replica::look(storage, &self.name)?;
         let origin = self.origin(&replica);
         let before = head_of(&replica)?;
         let offer = Offer::fetch(&origin, &replica, (&self.name, &keys), now)?;
@@ -97,15 +92,11 @@ impl Replicate<'_> {
 
     /// Replicates into the storage of a place: a folder, which is made if it does not exist, or the object storage that
     /// is remembered there.
-    pub fn run(&self, root: &Path, now: UnixTime) -> Result<Replicated, ReplicateError> {
-        self.run_in(Storage::open_on(&self.disks, root)?, now)
-    }
-
-    /// Variant of the function above for storage that is open.
-    pub fn run_in(&self, storage: Storage, now: UnixTime) -> Result<Replicated, ReplicateError> {
+    pub fn run(&self, place: impl OpenStorage, now: UnixTime) -> Result<Replicated, ReplicateError> {
+        let storage = place.storage()?;
         let begun = Instant::now();
         let keys = self.master_keys()?;
-        let mut replica = Replica::open(storage, &self.disks, &self.name)?;
+        let mut replica = Replica::open(storage, &self.name)?;
         let mut state = replica.remembered.clone().unwrap_or_default();
         state.attempted = now.0;
         let outcome = self.attempts(&mut replica, &mut state, &keys, now);
@@ -166,7 +157,7 @@ impl Replicate<'_> {
                 if is_same {
                     if let Some(reflog) = replica.sink.read(reflog::PATH, DATABASE_MAX)? {
                         // A run that was killed may have left the one before.
-                        self.tell_spool(&offer, &reflog)?;
+                        self.tell_spool(replica, &offer, &reflog)?;
                     }
                     done.before = Some(done.revision);
                     self.set_status(replica, now)?;
@@ -332,7 +323,7 @@ impl Replicate<'_> {
     }
 
     fn lists<'r>(&self, replica: &'r Replica) -> HashLists<'r> {
-        HashLists::new(&*replica.sink, self.disks.private.clone(), replica.state.as_deref())
+        HashLists::new(&*replica.sink, replica.disk().clone(), replica.state.as_deref())
     }
 
     pub(super) fn path_texts(&self) -> Vec<String> {

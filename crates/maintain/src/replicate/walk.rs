@@ -89,7 +89,7 @@ impl<'w> Walker<'w> {
 
     /// Makes a sorter for the objects of trees.
     pub(super) fn sorter(&self) -> Sorter {
-        let disk = self.replica.disks.private.clone();
+        let disk = self.replica.disk().clone();
         Sorter::new(disk, &self.replica.scratch(), self.options.buffer)
     }
 

@@ -131,7 +131,7 @@ fn a_publisher_that_ends_at_any_operation_leaves_no_fault_and_the_next_one_mends
         fs::write(spool.join("reflog.chksum"), "0".repeat(40)).unwrap();
         // From this operation on nothing is done any more, as after kill -9.
         let disk = FaultDisk::new(folder.path(), Plan::Fail { at, ever: true, errno: 5 });
-        let outcome = Repository::open_on(&disks(&disk), &root, &name, workshop.keys(), now())
+        let outcome = Repository::open((&disks(&disk), &*root), &name, workshop.keys(), now())
             .map_err(PublishError::from)
             .and_then(|repository| publish(&repository, &workshop.source(), ""));
         if disk.struck() == 0 {

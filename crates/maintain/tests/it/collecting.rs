@@ -283,7 +283,7 @@ fn tiny_buffers_give_the_same_result() {
 
 fn collect_on(disks: &Disks, folder: &Path, keys: &Workshop) -> Result<Collected, CollectError> {
     let name = RepositoryName::parse(NAME).unwrap();
-    let repository = Repository::open_on(disks, &folder.join(NAME), &name, keys.keys(), now())?;
+    let repository = Repository::open((disks, &*folder.join(NAME)), &name, keys.keys(), now())?;
     let collect = Collect { automatic_tags: Some(2 * DAY - 600), threads: 1, ..at_once(Keep::Tags) };
     collect.run(&repository, now())
 }

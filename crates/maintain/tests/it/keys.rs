@@ -172,7 +172,7 @@ fn a_rotation_finishes_without_a_publish() {
 #[test]
 fn an_interrupted_rotation_continues() {
     let owner = Owner::new();
-    let started = |disks: &Disks| rotate().start_on(disks, &owner.root(), &name(), &owner.keys(), now());
+    let started = |disks: &Disks| rotate().start((disks, &*owner.root()), &name(), &owner.keys(), now());
     let finish = || {
         rotate()
             .finish(&owner.root(), &name(), &owner.keys(), || owner.open_with(owner.keys()), now())
@@ -469,7 +469,7 @@ fn a_command_signs_in_place_of_both_keys() {
 fn a_wrong_master_key_signs_no_whitelist() {
     let owner = Owner::new();
     let wrong = Resign { master: Some(owner.path("key")), ..resign() };
-    let refused = wrong.run_on(&Disks::default(), &owner.root(), &name(), &owner.keys(), now()).unwrap_err();
+    let refused = wrong.run(&owner.root(), &name(), &owner.keys(), now()).unwrap_err();
     assert!(matches!(refused, KeysError::Repository(RepositoryError::OtherMaster { .. })), "{refused}");
     let late = UnixTime(now().0 + 40 * 86_400);
     let expired = Repository::open(&owner.root(), &name(), owner.keys(), late).map(drop).unwrap_err();

@@ -121,7 +121,7 @@ fn publish_until_killed(root: &Path) {
     let keys = KeyFolder::new(variable(KEYS), &name);
     let disks =
         Disks { served: Arc::new(Dots(RealDisk::SERVED)), private: Arc::new(Dots(RealDisk::PRIVATE)) };
-    let repository = Repository::open_on(&disks, root, &name, keys, now()).unwrap();
+    let repository = Repository::open((&disks, root), &name, keys, now()).unwrap();
     let target = variable(TARGET);
     if target == Path::new(COLLECT) {
         // Only the head is kept, and everything else is deleted at once.

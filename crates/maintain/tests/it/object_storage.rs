@@ -14,7 +14,7 @@ use esker_format::time::UnixTime;
 use esker_maintain::{Check, CheckPlace, Collect, CollectError, Collected, Keep};
 use esker_object_storage::{StorageSettings, StorageUrl, open_storage};
 use esker_publish::{Ingest, Owner, Publish, PublishError, Report, TagChange, reindex};
-use esker_repository::{Disks, NewRepository, Repository, RepositoryError, Storage};
+use esker_repository::{NewRepository, Repository, RepositoryError, Storage};
 use esker_store::Sink;
 use esker_testkit::check::{Findings, check};
 use esker_testkit::listing::of_folder;
@@ -54,7 +54,7 @@ impl Site {
         // Automatic tags keep revisions, which collects are to delete.
         let mut new = NewRepository::new(name());
         new.settings.automatic_tags = false;
-        new.create_in(&Disks::default(), &self.place("first"), &keys(), now()).unwrap();
+        new.create(self.place("first"), &keys(), now()).unwrap();
         self
     }
 
@@ -133,7 +133,7 @@ impl Site {
 }
 
 fn open_in(storage: Storage) -> Result<Repository, RepositoryError> {
-    Repository::open_in(&Disks::default(), storage, &name(), keys(), now())
+    Repository::open(storage, &name(), keys(), now())
 }
 
 /// Writes the files of a bucket to a folder.
@@ -220,7 +220,7 @@ fn walk_through(site: &Site) {
     assert_eq!((report.objects_stored, report.objects_present), (0, 1), "{report:?}");
     site.check_all();
     assert!(matches!(
-        NewRepository::new(name()).create_in(&Disks::default(), &site.place("third"), &keys(), now()),
+        NewRepository::new(name()).create(site.place("third"), &keys(), now()),
         Err(RepositoryError::Exists(_))
     ));
 }

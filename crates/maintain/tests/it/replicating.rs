@@ -332,7 +332,7 @@ fn a_replica_in_object_storage_shows_the_tree_of_its_source_and_is_continued() {
     let bucket: Arc<MemoryBucket> = Arc::default();
     let place = tempfile::tempdir().unwrap();
     let storage = || Storage::new(place.path(), MemorySink::new(&bucket));
-    let run = || options(&scene.workshop, scene.source()).run_in(storage(), now());
+    let run = || options(&scene.workshop, scene.source()).run(storage(), now());
     // Interrupted after some objects: they are not fetched again.
     let object = scene.workshop.object_of(b"c 7");
     let name = object.file_name().unwrap().to_str().unwrap().to_owned();

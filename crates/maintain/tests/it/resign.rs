@@ -207,7 +207,7 @@ fn a_power_loss_or_failure_during_resigning_is_survived() {
             }
         }
     });
-    let sign = |disks: &Disks| renew().run_on(disks, &old.root(), &name(), &old.keys(), now());
+    let sign = |disks: &Disks| renew().run((disks, &*old.root()), &name(), &old.keys(), now());
     sign(&disks(&disk)).unwrap();
     let seen = *seen.lock().unwrap();
     assert!(seen[0] > 6 && seen[1] > 0, "{seen:?}");

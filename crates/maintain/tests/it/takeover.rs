@@ -284,7 +284,7 @@ fn a_bucket_is_exported_and_read_back() {
     let storage = remembered.open_with(&Disks::default(), &place, keys.into_iter().collect()).unwrap();
     let storage = Storage::new(&place, storage);
     let keys = KeyFolder::new(shared_keys().join("keys"), &name());
-    NewRepository::new(name()).create_in(&Disks::default(), &storage, &keys, now()).unwrap();
+    NewRepository::new(name()).create(&storage, &keys, now()).unwrap();
 
     let exported = ExportedConfig::of(&storage, &name(), "root", None, None).unwrap();
     assert_eq!(exported.warnings.len(), 2, "{:?}", exported.warnings);

@@ -43,7 +43,7 @@ fn a_rotation_puts_a_key_in_a_token_to_use() {
     let owner = Owner::new();
     let start = |owner: &Owner, token: Option<&TokenKey>, disks: &Disks| {
         let rotate = Rotate { token: token.cloned(), ..rotate() };
-        rotate.start_on(disks, &owner.root(), &name(), &owner.keys(), now())
+        rotate.start((disks, &*owner.root()), &name(), &owner.keys(), now())
     };
     let finish = |owner: &Owner| {
         let open = || owner.open_with(owner.keys());

@@ -20,7 +20,7 @@ fn keys(folder: &Path) -> KeyFolder {
 }
 
 fn create(disks: &Disks, folder: &Path) -> Result<(), RepositoryError> {
-    NewRepository::new(name()).create_on(disks, &folder.join("srv").join(NAME), &keys(folder), now())
+    NewRepository::new(name()).create((disks, &*folder.join("srv").join(NAME)), &keys(folder), now())
 }
 
 /// Asserts that a repository is there, whole, and can be published to; or that none is, and makes it.
@@ -38,7 +38,7 @@ fn judge(folder: &Path, retry: bool, when: &str) -> bool {
     let findings = check(&root, NAME, &public);
     findings.assert_clean();
     assert_eq!((findings.revision, findings.tree.len()), (0, 1), "{when}");
-    Repository::open_on(&disks(&disk), &root, &name(), keys(folder), now())
+    Repository::open((&disks(&disk), &*root), &name(), keys(folder), now())
         .unwrap_or_else(|error| panic!("{when}: {error}"));
     existed
 }

@@ -27,7 +27,7 @@ fn publish_until_killed(folder: &Path) {
     let disk = FaultDisk::new(&folder.join(NAME), Plan::Nothing);
     // The killer may have hung up.
     disk.before_each_change(|_| drop(io::stderr().write_all(b".")));
-    let repository = Repository::open_on(&disks(&disk), &folder.join(NAME), &name, keys, now()).unwrap();
+    let repository = Repository::open((&disks(&disk), &*folder.join(NAME)), &name, keys, now()).unwrap();
     publish(&repository, &folder.join("source"), "").unwrap();
 }
 

@@ -87,7 +87,7 @@ impl Scene {
     pub(crate) fn run(&self, disks: &Disks, folder: &Path) -> Result<Report, PublishError> {
         let name = RepositoryName::parse(NAME).unwrap();
         let keys: KeyFolder = self.workshop.keys();
-        let mut repository = Repository::open_on(disks, &folder.join(NAME), &name, keys, self.now)?;
+        let mut repository = Repository::open((disks, &*folder.join(NAME)), &name, keys, self.now)?;
         repository.share_with_spool(&folder.join(SPOOL))?;
         let mut progress = |_| ();
         let options = options(&mut progress);

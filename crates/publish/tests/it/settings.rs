@@ -22,9 +22,9 @@ fn set_on(
 ) -> Result<SettingsChanged, RepositoryError> {
     let open = || {
         let name = RepositoryName::parse(NAME).unwrap();
-        Repository::open_on(disks, &workshop.root(), &name, workshop.keys(), now())
+        Repository::open((disks, &*workshop.root()), &name, workshop.keys(), now())
     };
-    change(pairs).run_on(disks, &workshop.root(), open, now())
+    change(pairs).run((disks, &*workshop.root()), open, now())
 }
 
 fn set(workshop: &Workshop, pairs: &[(&str, Option<&str>)]) -> Result<SettingsChanged, RepositoryError> {

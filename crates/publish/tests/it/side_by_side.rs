@@ -329,7 +329,7 @@ fn two_publishers_end_as_in_the_model() {
     let disk = FaultDisk::new(&workshop.root(), Plan::Nothing);
     let open = || {
         let name = RepositoryName::parse(NAME).unwrap();
-        Repository::open_on(&disks(&disk), &workshop.root(), &name, workshop.keys(), now()).unwrap()
+        Repository::open((&disks(&disk), &*workshop.root()), &name, workshop.keys(), now()).unwrap()
     };
     let counts = std::cell::RefCell::new([0, 0]);
     let mut runner = TestRunner::new(ProptestConfig {

@@ -70,7 +70,7 @@ impl HeadLock<'_> {
             sink.put_root(reflog::PATH, &reflog)?;
             if let Some(spool) = &repository.replica_spool {
                 let hash = ContentHash::of(head.hash_algorithm(), &reflog);
-                remember_reflog(&*repository.disks.served, spool, &hash)?;
+                remember_reflog(&*repository.disks().served, spool, &hash)?;
             }
             return Ok(Swap::Replaced);
         }
@@ -102,7 +102,7 @@ impl HeadLock<'_> {
             objects.iter().try_for_each(|object| sink.put_alternative(object))?;
         }
         let listed = self.reflog(&objects, &next.forgotten, next.timestamp)?;
-        let (private, state) = (&*repository.disks.private, repository.state());
+        let (private, state) = (&*repository.disks().private, repository.state());
         if self.is_exclusive() {
             let stored = sink.read(reflog::PATH, DATABASE_MAX)?;
             let is_named =

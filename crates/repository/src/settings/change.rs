@@ -10,12 +10,11 @@ use super::named::{NAMED, NamedSetting, Place, SettingValue, closest, current};
 use super::values::{number, parse_switch};
 use super::{Settings, sign_head};
 use crate::create::TTL;
-use crate::disks::Disks;
 use crate::error::RepositoryError;
 use crate::repository::Repository;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
-use crate::storage::Storage;
+use crate::storage::{OpenStorage, Storage};
 
 /// Settings to change, by name.
 #[derive(Clone, Debug, Default)]
@@ -59,54 +58,42 @@ struct Plan {
 }
 
 impl SettingsChange {
-    /// Returns the settings of the repository in a folder.
-    pub fn list(root: &Path) -> Result<Vec<SettingValue>, RepositoryError> {
-        let disks = Disks::default();
-        let terms = terms(&Storage::open(root)?)?;
-        let settings = Settings::read(&*disks.private, &Settings::path(&state::folder(root)))?;
-        Ok(current(&settings.unwrap_or_default(), Some((terms.ttl, terms.garbage_collectable))))
+    /// Returns the settings of the repository at a place.
+    pub fn list(place: impl OpenStorage) -> Result<Vec<SettingValue>, RepositoryError> {
+        let storage = place.storage()?;
+        let (terms, settings) = (terms(&storage)?, Settings::read_of(&storage)?.unwrap_or_default());
+        Ok(current(&settings, Some((terms.ttl, terms.garbage_collectable))))
     }
 
-    /// Returns what would change in the repository in a folder, and changes nothing.
-    pub fn dry_run(&self, root: &Path) -> Result<SettingsChanged, RepositoryError> {
-        let disks = Disks::default();
-        Ok(self.plan(&disks, root, terms(&Storage::open(root)?)?)?.told)
+    /// Returns what would change in the repository at a place, and changes nothing.
+    pub fn dry_run(&self, place: impl OpenStorage) -> Result<SettingsChanged, RepositoryError> {
+        let storage = place.storage()?;
+        Ok(self.plan(&storage, terms(&storage)?)?.told)
     }
 
     /// Changes the settings of a repository that has no change of its head to sign, or of an open one.
     pub fn run(
         &self,
-        root: &Path,
+        place: impl OpenStorage,
         open: impl FnOnce() -> Result<Repository, RepositoryError>,
         now: UnixTime,
     ) -> Result<SettingsChanged, RepositoryError> {
-        self.run_on(&Disks::default(), root, open, now)
-    }
-
-    /// The same on disks of the caller's.
-    pub fn run_on(
-        &self,
-        disks: &Disks,
-        root: &Path,
-        open: impl FnOnce() -> Result<Repository, RepositoryError>,
-        now: UnixTime,
-    ) -> Result<SettingsChanged, RepositoryError> {
-        let storage = Storage::open_on(disks, root)?;
-        let told = self.plan(disks, root, terms(&storage)?)?.told;
+        let storage = place.storage()?;
+        let told = self.plan(&storage, terms(&storage)?)?.told;
         if !told.signs_head {
             let _lock = storage.lock()?;
             // Another process may have changed them before the lock was taken.
-            let plan = self.plan(disks, root, terms(&storage)?)?;
+            let plan = self.plan(&storage, terms(&storage)?)?;
             if !plan.told.changed.is_empty() {
-                write(disks, &plan.settings, &state::make(disks, root)?)?;
+                write(&storage, &plan.settings, &state::make(&storage)?)?;
             }
             return Ok(plan.told);
         }
         let repository = open()?;
         let manifest = repository.head.manifest();
         let terms = Terms { ttl: manifest.ttl, garbage_collectable: manifest.garbage_collectable };
-        let plan = self.plan(disks, root, terms)?;
-        write(disks, &plan.settings, repository.state())?;
+        let plan = self.plan(&storage, terms)?;
+        write(&storage, &plan.settings, repository.state())?;
         if plan.terms != terms {
             sign_head(&repository, now, |manifest| {
                 manifest.garbage_collectable = plan.terms.garbage_collectable;
@@ -115,9 +102,8 @@ impl SettingsChange {
         Ok(plan.told)
     }
 
-    fn plan(&self, disks: &Disks, root: &Path, before: Terms) -> Result<Plan, RepositoryError> {
-        let path = Settings::path(&state::folder(root));
-        let old = Settings::read(&*disks.private, &path)?.unwrap_or_default();
+    fn plan(&self, storage: &Storage, before: Terms) -> Result<Plan, RepositoryError> {
+        let old = Settings::read_of(storage)?.unwrap_or_default();
         let (mut new, mut terms) = (old, before);
         for (name, value) in &self.values {
             let named = find(name)?;
@@ -157,9 +143,9 @@ impl SettingsChange {
     }
 }
 
-fn write(disks: &Disks, settings: &Settings, state: &Path) -> Result<(), RepositoryError> {
+fn write(storage: &Storage, settings: &Settings, state: &Path) -> Result<(), RepositoryError> {
     let _lock = state::lock(state)?;
-    settings.write(&*disks.private, &Settings::path(state))
+    settings.write(&*storage.disks().private, &Settings::path(state))
 }
 
 fn find(name: &str) -> Result<&'static NamedSetting, RepositoryError> {

@@ -45,13 +45,13 @@ impl Copy {
         let mut replicate = options(&self.scene.workshop, self.scene.source());
         // Each new head drops the one before.
         replicate.revisions = RevisionLimit::Newest(0);
-        replicate.run_in(self.storage(machine, MemorySink::new(&self.bucket)), now())
+        replicate.run(self.storage(machine, MemorySink::new(&self.bucket)), now())
     }
 
     fn open(&self, machine: &str, sink: Arc<MemorySink>) -> Result<Repository, RepositoryError> {
         let name = RepositoryName::parse(NAME).unwrap();
         let storage = self.storage(machine, sink);
-        let mut repository = Repository::open_replica_in(&Disks::default(), storage, &name, now())?;
+        let mut repository = Repository::open_replica(storage, &name, now())?;
         repository.wait_for_lock(Some(Duration::ZERO), |_| {});
         Ok(repository)
     }

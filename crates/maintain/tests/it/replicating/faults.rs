@@ -63,9 +63,8 @@ impl Changed {
         disks: &Disks,
         source: Arc<dyn Source>,
     ) -> Result<Replicated, ReplicateError> {
-        let mut replicate = options(&self.scene.workshop, source);
-        replicate.disks = disks.clone();
-        replicate.run(&folder.join(NAME), now())
+        let replicate = options(&self.scene.workshop, source);
+        replicate.run((disks, &*folder.join(NAME)), now())
     }
 
     /// Asserts that a replica is one of the two revisions; tells whether it is the new one.

@@ -72,7 +72,7 @@ fn a_bucket_with_another_repository_is_left_as_it_is() {
     sink.put_root(".cvmfspublished", &head).unwrap();
     let place = folder.path().join("place");
     let storage = || Storage::new(&place, MemorySink::new(&bucket));
-    let error = options(&scene.workshop, scene.source()).run_in(storage(), now()).unwrap_err();
+    let error = options(&scene.workshop, scene.source()).run(storage(), now()).unwrap_err();
     assert!(
         matches!(&error, ReplicateError::Repository(RepositoryError::OtherRepository { name, .. }) if name == OTHER),
         "{error:?}"
@@ -80,13 +80,13 @@ fn a_bucket_with_another_repository_is_left_as_it_is() {
     assert_eq!(sink.list_root().unwrap(), [".cvmfspublished"]);
     sink.remove_root(".cvmfspublished").unwrap();
     sink.put_root("thesis.tex", b"mine").unwrap();
-    let error = options(&scene.workshop, scene.source()).run_in(storage(), now()).unwrap_err();
+    let error = options(&scene.workshop, scene.source()).run(storage(), now()).unwrap_err();
     assert!(
         matches!(&error, ReplicateError::Repository(RepositoryError::Foreign { found, .. }) if found == "thesis.tex"),
         "{error:?}"
     );
     let new = NewRepository::new(RepositoryName::parse(NAME).unwrap());
-    let error = new.create_in(&Disks::default(), &storage(), &scene.workshop.keys(), now()).unwrap_err();
+    let error = new.create(storage(), &scene.workshop.keys(), now()).unwrap_err();
     assert!(matches!(error, RepositoryError::Foreign { .. }), "{error:?}");
     assert_eq!(sink.list_root().unwrap(), ["thesis.tex"]);
 }
@@ -176,7 +176,7 @@ fn what_is_remembered_of_a_replica_in_a_bucket_lies_in_the_bucket() {
     let (folder, bucket) = (tempfile::tempdir().unwrap(), Arc::<MemoryBucket>::default());
     let run = |machine: &str, bucket: &Arc<MemoryBucket>| {
         let storage = Storage::new(&folder.path().join(machine), MemorySink::new(bucket));
-        options(&scene.workshop, scene.source()).run_in(storage, now()).unwrap()
+        options(&scene.workshop, scene.source()).run(storage, now()).unwrap()
     };
     assert!(run("first", &bucket).changed);
     // Another machine goes on, without looking for each object.
