@@ -10,7 +10,6 @@ use crate::error::PublishError;
 use crate::plan::Differences;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions, until_kept};
-use crate::snapshots;
 use crate::staged::Staged;
 use crate::trigger_flags::with_flags_mended;
 
@@ -33,7 +32,7 @@ struct Planned {
 impl CopyTree<'_> {
     /// Returns the report of a planned copy, and changes nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
-        let context = context(repository, repository.begin(), now)?;
+        let context = Context::without_index(repository, repository.begin(), now)?;
         let tag = context.check_tag(&self.options)?;
         let mut planned = self.plan(&context)?;
         let mut report = context.report(planned.differences);
@@ -52,21 +51,19 @@ impl CopyTree<'_> {
     pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, PublishError> {
         let base = repository.begin();
         let _held = repository.hold(&base)?;
-        let context = context(repository, base, now)?;
+        let context = Context::without_index(repository, base, now)?;
         context.check_tag(&self.options)?;
         let planned = self.plan(&context)?;
         Staged::new(&context, &planned.changes, &mut self.options, Vec::new())
     }
 
     fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, PublishError> {
-        let context = context(repository, base, now)?;
+        let context = Context::without_index(repository, base, now)?;
         context.check_tag(&self.options)?;
         let planned = self.plan(&context)?;
         let mut report = context.report(planned.differences);
         report.seconds.scan = context.seconds();
-        context.finish(&planned.changes, &mut self.options, &mut report)?;
-        snapshots::follow(repository, context.now, &self.options.stop, &mut report);
-        report.seconds.total = context.seconds();
+        context.publish(&planned.changes, None, &mut self.options, &mut report)?;
         Ok(report)
     }
 
@@ -104,10 +101,6 @@ impl CopyTree<'_> {
         context.follow_rules(&mut planned.changes)?;
         Ok(planned)
     }
-}
-
-fn context(repository: &Repository, base: Base, now: UnixTime) -> Result<Context<'_>, PublishError> {
-    Context::without_index(repository, base, now)
 }
 
 impl Planned {

@@ -12,14 +12,12 @@ use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
 use crate::content_index::ContentIndex;
-use crate::dry::DrySink;
 use crate::error::PublishError;
 use crate::follow_rules::Rules;
 use crate::pipeline::Feeder;
 use crate::progress::Phase;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions, until_kept};
-use crate::snapshots;
 use crate::staged::Staged;
 
 use archive::Archive;
@@ -55,9 +53,7 @@ impl Ingest<'_> {
     /// Returns the report of a planned ingest: reads the archive and stores nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let base = repository.begin_on(self.options.tag.branch.as_ref())?;
-        let mut context = Context::on(repository, base, &self.target, now)?;
-        context.filter.clone_from(&self.options.filter);
-        let tag = context.check_tag(&self.options)?;
+        let (context, tag) = self.context(repository, base, now)?;
         let index = ContentIndex::of(repository);
         let mut collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
@@ -85,9 +81,7 @@ impl Ingest<'_> {
     pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, PublishError> {
         let base = repository.begin_on(self.options.tag.branch.as_ref())?;
         let _held = repository.hold(&base)?;
-        let mut context = Context::on(repository, base, &self.target, now)?;
-        context.filter.clone_from(&self.options.filter);
-        context.check_tag(&self.options)?;
+        let (context, _) = self.context(repository, base, now)?;
         let index = ContentIndex::of(repository).kept();
         let collected = self.collect(&context, &index, false)?;
         context.confirm_shrink(collected.gone(), &mut self.options)?;
@@ -96,20 +90,28 @@ impl Ingest<'_> {
         Staged::new(&context, &collected.changes, &mut self.options, warnings)
     }
 
-    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, PublishError> {
+    /// Returns the inputs of the change, and the name of the tag as it would be now.
+    fn context<'c>(
+        &self,
+        repository: &'c Repository,
+        base: Base,
+        now: UnixTime,
+    ) -> Result<(Context<'c>, Option<String>), PublishError> {
         let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
-        context.check_tag(&self.options)?;
+        let tag = context.check_tag(&self.options)?;
+        Ok((context, tag))
+    }
+
+    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, PublishError> {
+        let (context, _) = self.context(repository, base, now)?;
         let index = ContentIndex::of(repository).kept();
         let collected = self.collect(&context, &index, false)?;
         context.confirm_shrink(collected.gone(), &mut self.options)?;
         let mut report = context.report(collected.differences);
         report.warnings.extend(collected.warnings());
         report.seconds.store = context.seconds();
-        context.finish(&collected.changes, &mut self.options, &mut report)?;
-        snapshots::follow(repository, context.now, &self.options.stop, &mut report);
-        report.remembered(index.write());
-        report.seconds.total = context.seconds();
+        context.publish(&collected.changes, Some(&index), &mut self.options, &mut report)?;
         Ok(report)
     }
 
@@ -133,12 +135,7 @@ impl Ingest<'_> {
         let PublishOptions { threads, stop, progress, .. } = &mut self.options;
         let mut tick = || progress(context.counters.progress(Phase::Store, 0, 0, started.elapsed()));
         let feeder: Feeder<'_> = Box::new(|feed| archive.read(&mut collector, feed));
-        let mut pipeline = context.pipeline(index, *threads, stop)?;
-        let dry_sink = DrySink(pipeline.sink);
-        if dry {
-            pipeline.sink = &dry_sink;
-        }
-        let contents = pipeline.run(vec![feeder], &mut tick)?;
+        let contents = context.pipeline(index, dry, *threads, stop)?.run(vec![feeder], &mut tick)?;
         let mut collected = collector.finish(&contents)?;
         // A dry run has stored no rules that the archive brings.
         if !(dry && Rules::change_in(&collected.changes)) {

@@ -20,7 +20,6 @@ mod commit;
 mod content_index;
 mod copy_tree;
 mod dirtab;
-mod dry;
 mod error;
 mod file_index;
 mod filter;

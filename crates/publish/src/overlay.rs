@@ -23,7 +23,6 @@ mod walk;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use esker_format::catalog::XattrList;
 use esker_format::copied_xattr::PUBLISHED_PATH;
@@ -43,12 +42,10 @@ use crate::error::PublishError;
 use crate::filter::{self, Filter};
 use crate::follow_rules::Rules;
 use crate::path_changes::{self, PathChange};
-use crate::pipeline::folder::FolderFiles;
 use crate::plan::{Differences, Plan};
 use crate::progress::Phase;
 use crate::report::Report;
 use crate::revision::{Context, Empty, PublishOptions};
-use crate::snapshots;
 use crate::source::Source;
 
 use access::Access;
@@ -83,8 +80,6 @@ pub struct PublishUpper<'r> {
     pub options: PublishOptions<'r>,
 }
 
-/// The most threads that read; more would only make a disk seek.
-const READERS_MAX: usize = 8;
 /// Most paths that the refusal of changes outside of a directory names.
 const OUTSIDE_NAMED: usize = 20;
 
@@ -282,10 +277,7 @@ impl PublishUpper<'_> {
         let mut report = context.report(differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
-        context.finish(&changed, &mut self.options, &mut report)?;
-        snapshots::follow(repository, context.now, &self.options.stop, &mut report);
-        report.remembered(index.write());
-        report.seconds.total = context.seconds();
+        context.publish(&changed, Some(&index), &mut self.options, &mut report)?;
         Ok(report)
     }
 
@@ -312,15 +304,7 @@ impl PublishUpper<'_> {
         plan: &mut Plan,
         index: &ContentIndex,
     ) -> Result<(), PublishError> {
-        let started = Instant::now();
-        let source = Source::open(&self.upper.folder)?;
-        let (number, bytes) = (plan.jobs as u64, plan.bytes_to_read);
-        let PublishOptions { threads, stop, progress, .. } = &mut self.options;
-        let mut tick = || progress(context.counters.progress(Phase::Store, number, bytes, started.elapsed()));
-        tick();
-        let files = FolderFiles::new(&source, plan, u64::from(context.repository.settings().chunks.min()));
-        let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
-        let contents = context.pipeline(index, *threads, stop)?.run(feeders, &mut tick)?;
+        let contents = context.store_folder(&self.upper.folder, plan, (index, false), &mut self.options)?;
         for waiting in std::mem::take(&mut plan.waiting) {
             let content = contents
                 .get(waiting.job)

@@ -60,6 +60,8 @@ struct Piece {
 /// State shared by all threads of the pipeline.
 pub(crate) struct Pipeline<'r> {
     pub(crate) sink: &'r dyn Sink,
+    /// True to store nothing, and count objects as if they were stored.
+    pub(crate) is_dry: bool,
     pub(crate) index: &'r ContentIndex,
     /// Objects that a collect is about to delete, which are stored as if they were absent.
     pub(crate) condemned: Option<Condemned>,

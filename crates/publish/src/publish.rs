@@ -1,7 +1,6 @@
 //! Publishes a folder: makes the repository, or a subtree of it, equal to the folder.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use esker_format::catalog::PathKey;
 use esker_format::time::UnixTime;
@@ -14,19 +13,16 @@ use esker_store::Sink;
 
 use crate::content_index::ContentIndex;
 use crate::dirtab::{self, Dirtab};
-use crate::dry::DrySink;
 use crate::error::PublishError;
 use crate::file_index::Record;
 use crate::follow_rules::Rules;
-use crate::pipeline::folder::FolderFiles;
-use crate::pipeline::{Content, Pipeline};
+use crate::pipeline::Content;
 use crate::plan::Plan;
 use crate::private_files::PrivateFiles;
 use crate::progress::Phase;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions, until_kept};
 use crate::scan::Scan;
-use crate::snapshots;
 use crate::source::{Facts, Source, pack_xattrs, read_xattr_pairs};
 use crate::source_entry;
 
@@ -39,9 +35,6 @@ pub struct Publish<'r> {
     /// Options of the publish.
     pub options: PublishOptions<'r>,
 }
-
-/// Maximum number of threads that read; more only make a disk seek.
-const READERS_MAX: usize = 8;
 
 impl Publish<'_> {
     /// Returns the report of a planned publish, and changes nothing.
@@ -77,7 +70,7 @@ impl Publish<'_> {
         context.check_files(&plan.changes)?;
         context.confirm_shrink(plan.differences.removed.total(), &mut self.options)?;
         let index = ContentIndex::of(repository).kept();
-        let contents = self.store(&context, &plan, &index, repository.sink())?;
+        let contents = context.store_folder(&self.source, &plan, (&index, false), &mut self.options)?;
         resolve(&context, &mut plan, &contents)?;
         if !context.target.is_empty() {
             // The source has nothing of the directories elsewhere.
@@ -86,9 +79,7 @@ impl Publish<'_> {
         let mut report = context.report(plan.differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
-        context.finish(&plan.changes, &mut self.options, &mut report)?;
-        snapshots::follow(repository, context.now, &self.options.stop, &mut report);
-        report.remembered(index.write());
+        context.publish(&plan.changes, Some(&index), &mut self.options, &mut report)?;
         report.remembered(context.file_index.write(std::mem::take(&mut plan.records)));
         report.seconds.total = context.seconds();
         Ok(report)
@@ -139,28 +130,9 @@ impl Publish<'_> {
     fn compare_contents(&mut self, context: &Context<'_>, plan: &mut Plan) -> Result<(), PublishError> {
         let doubtful = plan.take_doubtful(&context.published)?;
         let index = ContentIndex::of(context.repository);
-        let sink = DrySink(context.repository.sink());
-        let contents = self.store(context, &doubtful, &index, &sink)?;
+        let contents = context.store_folder(&self.source, &doubtful, (&index, true), &mut self.options)?;
         plan.waiting = doubtful.waiting;
         resolve(context, plan, &contents)
-    }
-
-    fn store(
-        &mut self,
-        context: &Context<'_>,
-        plan: &Plan,
-        index: &ContentIndex,
-        sink: &dyn Sink,
-    ) -> Result<Vec<Content>, PublishError> {
-        let started = Instant::now();
-        let source = Source::open(&self.source)?;
-        let files = FolderFiles::new(&source, plan, u64::from(context.repository.settings().chunks.min()));
-        let (number, bytes) = (plan.jobs as u64, plan.bytes_to_read);
-        let PublishOptions { threads, stop, progress, .. } = &mut self.options;
-        let mut tick = || progress(context.counters.progress(Phase::Store, number, bytes, started.elapsed()));
-        tick();
-        let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
-        Pipeline { sink, ..context.pipeline(index, *threads, stop)? }.run(feeders, &mut tick)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Steps that every kind of publish shares: opening the published revision, and committing the new one.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -25,15 +26,21 @@ use crate::filter::Filter;
 use crate::follow_rules::Rules;
 use crate::limits;
 use crate::path_changes;
-use crate::pipeline::Pipeline;
-use crate::plan::{Comparison, Differences};
+use crate::pipeline::folder::FolderFiles;
+use crate::pipeline::{Content, Pipeline};
+use crate::plan::{Comparison, Differences, Plan};
 use crate::profiles::{NamedProfile, Profiles};
-use crate::progress::{Counters, Progress};
+use crate::progress::{Counters, Phase, Progress};
 use crate::report::Report;
 use crate::shrink::Shrink;
+use crate::snapshots;
+use crate::source::Source;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
+
+/// Maximum number of threads that read; more only make a disk seek.
+const READERS_MAX: usize = 8;
 
 /// Options for a new revision.
 pub struct PublishOptions<'r> {
@@ -125,25 +132,21 @@ impl Empty {
     }
 }
 
-fn special_warning(differences: &Differences) -> Option<String> {
-    let count = differences.special_left_out;
-    (count > 0).then(|| format!("{count} devices, sockets and pipes were left out (setting special_files)"))
-}
-
-fn capabilities_warning(differences: &Differences) -> Option<String> {
-    let count = differences.capabilities_left_out;
-    (count > 0)
-        .then(|| format!("{count} files with new content lost their capabilities, as at any write to them"))
-}
-
-fn default_acls_warning(differences: &Differences) -> Option<String> {
-    let count = differences.default_acls_left_out;
-    (count > 0).then(|| {
-        format!(
-            "{count} new entries don't have the default access control list of their directory, which only a \
-             transaction of root gives them; set their lists, or change them as root"
-        )
-    })
+/// Returns warnings about what a publish left out.
+fn warnings(differences: &Differences) -> impl Iterator<Item = String> {
+    let texts = [
+        (differences.special_left_out, "devices, sockets and pipes were left out (setting special_files)"),
+        (
+            differences.capabilities_left_out,
+            "files with new content lost their capabilities, as at any write to them",
+        ),
+        (
+            differences.default_acls_left_out,
+            "new entries don't have the default access control list of their directory, which only a transaction of root \
+             gives them; set their lists, or change them as root",
+        ),
+    ];
+    texts.into_iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}"))
 }
 
 impl<'r> Context<'r> {
@@ -207,12 +210,14 @@ impl<'r> Context<'r> {
     pub(crate) fn pipeline<'p>(
         &'p self,
         index: &'p ContentIndex,
+        is_dry: bool,
         threads: usize,
         stop: &'p AtomicBool,
     ) -> Result<Pipeline<'p>, PublishError> {
         Ok(Pipeline {
             condemned: self.repository.condemned().read()?,
             sink: self.repository.sink(),
+            is_dry,
             index,
             settings: self.repository.settings(),
             algorithm: self.repository.head().hash_algorithm(),
@@ -276,13 +281,7 @@ impl<'r> Context<'r> {
             object_bytes_stored: get(&counters.object_bytes),
             objects_present: get(&counters.present),
             object_bytes_present: get(&counters.present_bytes),
-            warnings: self
-                .expiry_warning()
-                .into_iter()
-                .chain(special_warning(&differences))
-                .chain(capabilities_warning(&differences))
-                .chain(default_acls_warning(&differences))
-                .collect(),
+            warnings: self.expiry_warning().into_iter().chain(warnings(&differences)).collect(),
             ..Report::default()
         }
     }
@@ -305,6 +304,42 @@ impl<'r> Context<'r> {
     /// Checks the requested tag before any other work, and returns its name as it would be now.
     pub(crate) fn check_tag(&self, options: &PublishOptions<'_>) -> Result<Option<String>, PublishError> {
         commit::check_tag(self.repository, &options.tag, self.now)
+    }
+
+    /// Stores the contents of a folder that a plan reads.
+    pub(crate) fn store_folder(
+        &self,
+        folder: &Path,
+        plan: &Plan,
+        (index, is_dry): (&ContentIndex, bool),
+        options: &mut PublishOptions<'_>,
+    ) -> Result<Vec<Content>, PublishError> {
+        let started = Instant::now();
+        let source = Source::open(folder)?;
+        let files = FolderFiles::new(&source, plan, u64::from(self.repository.settings().chunks.min()));
+        let (number, bytes) = (plan.jobs as u64, plan.bytes_to_read);
+        let PublishOptions { threads, stop, progress, .. } = options;
+        let mut tick = || progress(self.counters.progress(Phase::Store, number, bytes, started.elapsed()));
+        tick();
+        let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
+        self.pipeline(index, is_dry, *threads, stop)?.run(feeders, &mut tick)
+    }
+
+    /// Publishes the changes, shows a new tag among the snapshots, and completes the report.
+    pub(crate) fn publish(
+        &self,
+        changes: &Changes,
+        index: Option<&ContentIndex>,
+        options: &mut PublishOptions<'_>,
+        report: &mut Report,
+    ) -> Result<(), PublishError> {
+        self.finish(changes, options, report)?;
+        snapshots::follow(self.repository, self.now, &options.stop, report);
+        if let Some(index) = index {
+            report.remembered(index.write());
+        }
+        report.seconds.total = self.seconds();
+        Ok(())
     }
 
     /// Writes catalogs and makes the revision public, if anything changes.

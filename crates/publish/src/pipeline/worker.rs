@@ -68,9 +68,12 @@ fn store(
     }
     let stored = encoder.encode(&piece.plain, room)?;
     let name = ObjectName::new(ContentHash::of(pipeline.algorithm, stored), kind);
-    let put = match pipeline.is_condemned(&name)? {
-        true => pipeline.sink.put_anew(&name, stored)?,
-        false => pipeline.sink.put(&name, stored)?,
+    let put = match (pipeline.is_condemned(&name)?, pipeline.is_dry) {
+        (true, true) => Put::Stored,
+        (false, true) if pipeline.sink.has(&name, stored.len() as u64)? => Put::Present,
+        (false, true) => Put::Stored,
+        (true, false) => pipeline.sink.put_anew(&name, stored)?,
+        (false, false) => pipeline.sink.put(&name, stored)?,
     };
     match put {
         Put::Stored => {
