@@ -19,10 +19,11 @@ use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
 use esker_repository::{
-    MASTER_REPLICA, RepositoryError, Storage,
+    MASTER_REPLICA, RepositoryError,
     settings::DAY,
     signed::{SMALL_FILE_MAX, SignedFiles, decoded_object, is_of},
 };
+use esker_store::StoredFiles;
 
 pub use list::{ListedRepository, list_repositories};
 pub use report::{CertificateInfo, Problem, ReplicaInfo, RepositoryInfo, WhitelistInfo};
@@ -31,18 +32,6 @@ pub use report::{CertificateInfo, Problem, ReplicaInfo, RepositoryInfo, Whitelis
 const DATABASE_MAX: u64 = 256 << 20;
 /// Seconds before the expiry of a whitelist or certificate from which a description warns.
 const WARN_BEFORE: i64 = 7 * DAY;
-
-/// Files of a repository, wherever it is.
-pub trait RepositoryFiles {
-    /// Reads a file by its path below the root of the repository; none if there is no such file.
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, String>;
-}
-
-impl RepositoryFiles for Storage {
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, String> {
-        self.sink().read(path, limit).map_err(|error| causes(&error))
-    }
-}
 
 /// Known facts about a repository besides its files.
 #[derive(Clone, Debug)]
@@ -76,7 +65,7 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
 
 impl RepositoryInfo {
     /// Describes the repository with these files.
-    pub fn read(files: &dyn RepositoryFiles, context: &InfoContext) -> Self {
+    pub fn read(files: &dyn StoredFiles, context: &InfoContext) -> Self {
         let mut reader = Reader { files, context, info: Self::new(context.place.clone()) };
         let manifest = reader.root_file("manifest", manifest::PATH);
         let parsed = manifest.as_deref().map(Manifest::parse);
@@ -102,7 +91,7 @@ impl RepositoryInfo {
 
 /// Collects a description, part by part.
 struct Reader<'r> {
-    files: &'r dyn RepositoryFiles,
+    files: &'r dyn StoredFiles,
     context: &'r InfoContext,
     info: RepositoryInfo,
 }
@@ -120,7 +109,7 @@ impl Reader<'_> {
     fn file(&mut self, part: &'static str, path: &str, limit: u64) -> Option<Vec<u8>> {
         match self.files.read(path, limit) {
             Ok(bytes) => bytes,
-            Err(error) => self.problem(part, error),
+            Err(error) => self.problem(part, causes(&error)),
         }
     }
 
@@ -129,7 +118,7 @@ impl Reader<'_> {
         match self.files.read(path, SMALL_FILE_MAX) {
             Ok(Some(bytes)) => Some(bytes),
             Ok(None) => self.problem(part, format!("`{path}` is missing")),
-            Err(error) => self.problem(part, error),
+            Err(error) => self.problem(part, causes(&error)),
         }
     }
 
@@ -137,7 +126,7 @@ impl Reader<'_> {
         let stored = match self.files.read(&object.path(), limit) {
             Ok(Some(stored)) => stored,
             Ok(None) => return self.problem(part, format!("object {object} is missing")),
-            Err(error) => return self.problem(part, error),
+            Err(error) => return self.problem(part, causes(&error)),
         };
         match decoded_object(&stored, &object, None, (limit, &std::env::temp_dir()), part) {
             Ok(plain) => Some(plain.into_vec()),
@@ -291,7 +280,7 @@ impl Reader<'_> {
     fn master_replica(&mut self) {
         match self.files.read(MASTER_REPLICA, SMALL_FILE_MAX) {
             Ok(found) => self.info.master_replica = Some(found.is_some()),
-            Err(error) => self.problem("replication", error).unwrap_or_default(),
+            Err(error) => self.problem("replication", causes(&error)).unwrap_or_default(),
         }
     }
 

@@ -11,7 +11,7 @@ use esker_repository::ReplicaState;
 use esker_store::{LocalSink, StoredFiles};
 use serde_json::json;
 
-use crate::error::{Context as _, Failure, Kind};
+use crate::error::{Context as _, Failure, Kind, of_store};
 use crate::output::{Output, parse_size, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
@@ -120,7 +120,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     check.stop = interrupt.flag();
     let failed = |error| of_operation(&format!("{name} was not checked"), &error);
     let mut repaired = if let Some(url) = url {
-        let server = MirrorServer::new(url).map_err(|error| of_operation("can't ask the server", &error))?;
+        let server =
+            MirrorServer::new(url, None).map_err(|error| of_store("can't ask the server", &error))?;
         let scratch = Scratch::make(&name)?;
         let left = check.run_remote(&server, &checked, &scratch.0, now()).map_err(failed)?;
         Repaired { left, ..Repaired::default() }
@@ -195,7 +196,7 @@ fn mirror(from: &Path) -> Result<Box<dyn StoredFiles>, Failure> {
         refuse_address("--repair", from)?;
         return Ok(Box::new(LocalSink::open(from)));
     }
-    let server = MirrorServer::new(&text).map_err(|error| of_operation("can't ask the mirror", &error))?;
+    let server = MirrorServer::new(&text, None).map_err(|error| of_store("can't ask the mirror", &error))?;
     Ok(Box::new(server))
 }
 

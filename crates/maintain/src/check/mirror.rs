@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use esker_format::object::ObjectName;
 use esker_object_storage::connect;
 use esker_repository::{DATABASE_MAX, RepositoryError};
 use esker_store::{
-    Callback, Cause, Engine, EngineOptions, Expected, Fetch, FolderSpool, Servers, Source, Spool, StoreError, Stored,
-    StoredFiles,
+    Callback, Cause, Engine, EngineOptions, Expected, Fetch, FolderSpool, Servers, Source, Spool, StoreError,
+    Stored, StoredFiles,
 };
 
 /// Bytes that a response to a request for its header may have.
@@ -42,15 +43,17 @@ pub trait Mirror: StoredFiles {
 /// A mirror on a server.
 pub struct MirrorServer {
     source: Arc<dyn Source>,
+    /// Longest wait for one file; none waits as long as bytes arrive.
+    patience: Option<Duration>,
     _engine: Engine,
 }
 
 impl MirrorServer {
     /// Returns the mirror at a URL, without asking it.
-    pub fn new(url: &str) -> Result<Self, RepositoryError> {
+    pub fn new(url: &str, patience: Option<Duration>) -> Result<Self, StoreError> {
         let engine = Engine::start(EngineOptions::default())?;
         let source = connect(&engine, Servers::direct(url.trim_end_matches('/')))?;
-        Ok(Self { source, _engine: engine })
+        Ok(Self { source, patience, _engine: engine })
     }
 }
 
@@ -87,9 +90,15 @@ impl Mirror for MirrorServer {
 impl MirrorServer {
     /// Fetches a file; none if the server has none.
     fn fetch(&self, fetch: Fetch) -> Result<Option<Stored>, StoreError> {
-        match Callback::wait(|done| self.source.fetch(fetch, done)) {
+        let (what, begun) = (fetch.what.clone(), Instant::now());
+        let is_late = || self.patience.is_some_and(|patience| begun.elapsed() >= patience);
+        match Callback::wait_unless(|done| self.source.fetch(fetch, done), is_late) {
             Err(error) if matches!(error.cause(), Cause::Missing { .. }) => Ok(None),
-            other => Ok(Some(other?)),
+            Err(_) if is_late() => {
+                let late = format!("it did not arrive within {} s", begun.elapsed().as_secs());
+                Err(StoreError::new(what, Cause::Broken(late)))
+            }
+            other => other.map(Some),
         }
     }
 

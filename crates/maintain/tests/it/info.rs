@@ -17,7 +17,7 @@ fn describe_at(workshop: &Workshop, now: UnixTime) -> RepositoryInfo {
         own: None,
         now,
     };
-    let mut info = RepositoryInfo::read(&Storage::open(&workshop.root()).unwrap(), &context);
+    let mut info = RepositoryInfo::read(&**Storage::open(&workshop.root()).unwrap().sink(), &context);
     info.add_publisher(&workshop.root(), Some(&workshop.keys()));
     info
 }

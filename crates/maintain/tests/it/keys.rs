@@ -95,7 +95,7 @@ impl Owner {
             now: now(),
         };
         let files = esker_repository::Storage::open(&root).unwrap();
-        esker_maintain::RepositoryInfo::read(&files, &context).signatures_verified == Some(true)
+        esker_maintain::RepositoryInfo::read(&**files.sink(), &context).signatures_verified == Some(true)
     }
 
     fn signed(&self) -> (Vec<u8>, Vec<u8>) {

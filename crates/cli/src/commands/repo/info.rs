@@ -1,19 +1,24 @@
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use esker_format::certificate::Certificate;
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_maintain::{InfoContext, Problem, RepositoryInfo, remembered_spool};
+use esker_maintain::{InfoContext, MirrorServer, Problem, RepositoryInfo, remembered_spool};
 use esker_repository::{KeyFolder, ReplicaState, Storage};
+use esker_store::StoredFiles as _;
 
-use crate::error::Failure;
+use crate::error::{Failure, chain, of_store};
 use crate::output::{Output, lossy, size};
-use crate::publisher::{PublisherArgs, RemoteFiles, now, of_operation};
+use crate::publisher::{PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 use crate::settings::public_keys::public_keys;
 use crate::transaction::{Transaction, Transactions};
+
+/// Longest wait for one file of a repository at a URL.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Describes a repository: head, signatures, whitelist, tags, settings and keys.
 ///
@@ -60,7 +65,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 
 fn remote(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
     let url = args.place.trim_end_matches('/');
-    let files = RemoteFiles::new(url)?;
+    let files = MirrorServer::new(url, Some(PATIENCE))
+        .map_err(|error| of_store(&format!("can't use {url}"), &error))?;
     let name = url.rsplit('/').next().and_then(|last| RepositoryName::parse(last).ok());
     let (keys, refused) = keys(args, name.as_ref(), None, settings);
     let context = InfoContext { place: url.to_owned(), name, keys, own: None, now: now() };
@@ -99,7 +105,7 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
     let storage = Storage::open(&root).map_err(|error| of_operation("can't open the storage", &error))?;
     let place = storage.describe();
     let context = InfoContext { place, name: name.clone(), keys, own, now: now() };
-    let mut info = RepositoryInfo::read(&storage, &context);
+    let mut info = RepositoryInfo::read(&**storage.sink(), &context);
     info.problems.extend(refused);
     info.add_replica(&root);
     if info.replica.is_none() {
@@ -120,16 +126,15 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
 
 /// Asks the servers of a replica for their head, the first that answers.
 fn ask_upstream(info: &mut RepositoryInfo) {
-    use esker_maintain::RepositoryFiles as _;
     let servers = info.replica.as_ref().map(|replica| replica.servers.clone()).unwrap_or_default();
     let mut refused = String::new();
     for url in servers.split(';') {
-        let read = RemoteFiles::new(url).map_err(|failure| failure.message);
+        let read = MirrorServer::new(url, Some(PATIENCE));
         let read = read.and_then(|files| files.read(manifest::PATH, 1 << 20));
         match read.map(|bytes| bytes.and_then(|bytes| Manifest::parse(&bytes).ok())) {
             Ok(Some(head)) => return info.add_upstream(&head),
             Ok(None) => refused = format!("{url} has no manifest"),
-            Err(why) => refused = why,
+            Err(error) => refused = chain(&error),
         }
     }
     info.problems.push(Problem { part: "replica", text: refused });
@@ -137,9 +142,8 @@ fn ask_upstream(info: &mut RepositoryInfo) {
 
 /// Returns the name in the manifest of a folder, or that of the folder.
 fn name_of(root: &Path) -> Option<RepositoryName> {
-    use esker_maintain::RepositoryFiles as _;
-    let read =
-        Storage::open(root).ok().and_then(|storage| storage.read(manifest::PATH, 1 << 20).ok().flatten());
+    let storage = Storage::open(root).ok();
+    let read = storage.and_then(|storage| storage.sink().read(manifest::PATH, 1 << 20).ok().flatten());
     let name = read.and_then(|bytes| Manifest::parse(&bytes).ok()?.name);
     let folder = || root.file_name().map(|last| lossy(last.as_encoded_bytes()));
     RepositoryName::parse(&name.or_else(folder)?).ok()
