@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use crate::hash::ContentHash;
 use crate::keyed_lines;
+use crate::object::{ObjectKind, ObjectName};
 use crate::time::UnixTime;
 
 /// Path of the manifest below the root of the repository.
@@ -65,6 +66,18 @@ pub enum ManifestError {
 }
 
 impl Manifest {
+    /// Returns the objects that it names.
+    pub fn objects(&self) -> impl Iterator<Item = ObjectName> {
+        let named = [
+            (Some(self.root_catalog), ObjectKind::Catalog),
+            (self.certificate, ObjectKind::Certificate),
+            (self.history, ObjectKind::History),
+            (self.metainfo, ObjectKind::Metainfo),
+            (self.micro_catalog, ObjectKind::Micro),
+        ];
+        named.into_iter().filter_map(|(hash, kind)| Some(ObjectName::new(hash?, kind)))
+    }
+
     /// Parses the fields up to the signature. Unknown fields are skipped.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         let lines = keyed_lines::parse(bytes);

@@ -13,7 +13,6 @@
 //! of 64 MiB for the buffer, a set of 100 million objects takes 68 MiB of memory and 2.5 GB of disk.
 
 pub(crate) mod list;
-pub(crate) mod parallel;
 pub(crate) mod record;
 pub(crate) mod sorter;
 pub(crate) mod stored;

@@ -1,6 +1,17 @@
 //! Maintains repositories: collects, checks, repairs and replicates them, renews signatures and keys, and imports from CernVM-FS.
 #![deny(unsafe_code)]
 
+/// Converts errors of the storage to errors of an operation.
+macro_rules! from_store_error {
+    ($($error:ty),*) => {
+        $(impl From<esker_store::StoreError> for $error {
+            fn from(error: esker_store::StoreError) -> Self {
+                Self::Repository(error.into())
+            }
+        })*
+    };
+}
+
 mod check;
 mod collect;
 mod hash_lists;
@@ -11,6 +22,7 @@ mod remove;
 mod replicate;
 mod resign;
 mod status_file;
+mod tags;
 mod takeover;
 
 pub use check::{
@@ -22,8 +34,8 @@ pub use collect::{
     KeptRevision, Waiting,
 };
 pub use info::{
-    CertificateInfo, InfoContext, ListedRepository, Problem, ReplicaInfo, RepositoryFiles, RepositoryInfo,
-    WhitelistInfo, list_repositories,
+    CertificateInfo, InfoContext, ListedRepository, Problem, ReplicaInfo, RepositoryInfo, WhitelistInfo,
+    list_repositories,
 };
 pub use keys::{KeysError, ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
 pub use remove::{Removal, RemoveError};
@@ -36,3 +48,5 @@ pub use takeover::{
     ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, TakeoverError, Upstream,
     UpstreamBucket, remembered_spool,
 };
+
+from_store_error!(CheckError, CollectError, KeysError, RemoveError, ReplicateError, TakeoverError);

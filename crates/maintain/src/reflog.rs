@@ -47,13 +47,7 @@ impl KnownReflog {
 
 /// Returns the objects that a head names and its reflog has to list, but does not.
 pub(crate) fn unlisted(reflog: &Reflog, head: &Manifest) -> impl Iterator<Item = ObjectName> {
-    let named = [
-        (Some(head.root_catalog), ObjectKind::Catalog),
-        (head.certificate, ObjectKind::Certificate),
-        (head.history, ObjectKind::History),
-        (head.metainfo, ObjectKind::Metainfo),
-    ];
-    let named = named.into_iter().filter_map(|(hash, kind)| Some(ObjectName::new(hash?, kind)));
+    let named = head.objects().filter(|name| name.kind != ObjectKind::Micro);
     named.filter(|name| reflog.references().iter().all(|listed| listed.object != *name))
 }
 

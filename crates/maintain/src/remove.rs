@@ -12,7 +12,7 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use esker_format::whitelist;
 use esker_repository::{KeyFolder, RepositoryError, Storage, signed::SMALL_FILE_MAX, state};
-use esker_store::{Disk as _, RealDisk, StoreError};
+use esker_store::{Disk as _, RealDisk};
 use serde::Serialize;
 
 /// Reasons why a repository was not removed.
@@ -30,12 +30,6 @@ pub enum RemoveError {
         /// Reason for the refusal.
         reason: String,
     },
-}
-
-impl From<StoreError> for RemoveError {
-    fn from(error: StoreError) -> Self {
-        Self::Repository(error.into())
-    }
 }
 
 /// Files and folders that a removal deletes.

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use esker_format::compress::{Compression, DecompressError, decompress};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::catalog::Entry;
-use esker_repository::{Repository, RepositoryError, path, published::Published};
+use esker_repository::{Repository, RepositoryError, parallel, path, published::Published};
 use esker_store::{Cause, Sink};
-use parking_lot::Mutex;
 
 use crate::content_index::{ContentIndex, ContentKey};
 
@@ -41,37 +40,10 @@ pub fn reindex(
     let published = Published::new(sink, repository.head());
     let objects: Vec<Stored> = objects(&published)?.into_iter().collect();
     let index = ContentIndex::of(repository);
-    let next = AtomicUsize::new(0);
-    let left_out = AtomicU64::new(0);
-    let error = Mutex::new(None);
-    let work = || -> Result<(), RepositoryError> {
-        while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if stop.load(Ordering::Relaxed) {
-                return Err(RepositoryError::Interrupted);
-            }
-            if !index_object(repository.sink(), &index, object)? {
-                left_out.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                if let Err(failed) = work() {
-                    let mut error = error.lock();
-                    *error = error.take().or(Some(failed));
-                    // The others find nothing more to do.
-                    next.store(objects.len(), Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    if let Some(error) = error.into_inner() {
-        return Err(error);
-    }
+    let indexed =
+        parallel::map(threads, stop, &objects, |object| index_object(repository.sink(), &index, object))?;
     index.write()?;
-    let left_out = left_out.into_inner();
+    let left_out = indexed.iter().filter(|is_indexed| !**is_indexed).count() as u64;
     Ok(Reindexed { objects: objects.len() as u64 - left_out, left_out })
 }
 

@@ -22,6 +22,7 @@ mod kind_counts;
 mod log;
 mod object_source;
 mod open_work;
+pub mod parallel;
 pub mod path;
 pub mod published;
 pub mod random;

@@ -9,7 +9,7 @@ use esker_format::hash::ContentHash;
 use esker_format::history::Tag;
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{DATABASE_MAX, RepositoryError, path, signed::read_object};
+use esker_repository::{DATABASE_MAX, RepositoryError, parallel, path, signed::read_object};
 use esker_store::{Disk, LargeBytes, StoredFiles};
 use parking_lot::Mutex;
 
@@ -19,7 +19,7 @@ use super::error::CheckError;
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::{Check, CheckProgress};
 use crate::hash_lists::list::HashList;
-use crate::hash_lists::{HashLists, Owner, Record, SortedSet, Sorter, Tagged, parallel};
+use crate::hash_lists::{HashLists, Record, SortedSet, Sorter, Tagged};
 use crate::replicate::is_selected;
 
 /// Revisions that a finding names.
@@ -250,7 +250,7 @@ impl Catalogs {
                 // Some rows can't be read, or are not asked for.
                 _ => readable_objects(check, files, hash),
             };
-            let tagged = objects.into_iter().map(|record| Tagged { record, owner: Owner::SHARED });
+            let tagged = objects.into_iter().map(Tagged::shared);
             sorter.lock().extend(tagged)
         })?;
         sorter.into_inner().finish()

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use esker_format::hash::Hasher;
 use esker_format::manifest::Manifest;
 use esker_format::object::ObjectName;
-use esker_repository::RepositoryError;
+use esker_repository::{RepositoryError, parallel};
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, FindingKind, Findings};
@@ -18,7 +18,7 @@ use super::reading::{Folder, Pace};
 use super::remote::{Reader, missing_object};
 use super::storage::BadObjects;
 use super::target::Target;
-use crate::hash_lists::{Record, SortedSet, parallel};
+use crate::hash_lists::{Record, SortedSet};
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;

@@ -2,7 +2,6 @@
 
 use esker_publish::PublishError;
 use esker_repository::RepositoryError;
-use esker_store::StoreError;
 
 /// Reasons why a repository was not checked or repaired.
 #[derive(Debug, thiserror::Error)]
@@ -17,10 +16,4 @@ pub enum CheckError {
     /// There is no tag of this name.
     #[error("there is no tag `{0}`")]
     NoTag(String),
-}
-
-impl From<StoreError> for CheckError {
-    fn from(error: StoreError) -> Self {
-        Self::Repository(error.into())
-    }
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use esker_format::catalog::Catalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{DATABASE_MAX, RepositoryError, signed::read_object};
+use esker_repository::{DATABASE_MAX, RepositoryError, parallel, signed::read_object};
 use esker_store::StoredFiles;
 
 use super::catalogs::{Catalogs, objects_of};
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::Check;
 use super::storage::BadObjects;
-use crate::hash_lists::{HashLists, Record, parallel};
+use crate::hash_lists::{HashLists, Record};
 
 /// Paths that are named for one object.
 const PATHS_MAX: usize = 20;

@@ -1,7 +1,7 @@
 //! Asks a server for each object, or reads each of them, by a bounded number of requests at once.
 
 use esker_format::object::ObjectName;
-use esker_repository::RepositoryError;
+use esker_repository::{RepositoryError, parallel};
 
 use super::finding::FindingKind;
 use super::mirror::{Mirror, Verdict};
@@ -10,7 +10,7 @@ use super::reading::{Folder, Pace};
 use super::storage::BadObjects;
 use super::target::Target;
 use crate::hash_lists::sorter::SetIter;
-use crate::hash_lists::{Record, SortedSet, Tagged, parallel};
+use crate::hash_lists::{Record, SortedSet, Tagged};
 
 /// Requests that are under way at once.
 const REQUESTS: usize = 16;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use esker_format::history::Tag;
 use esker_format::manifest;
-use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_repository::{ReplicaState, RepositoryError, Storage, state};
 use esker_store::RealDisk;
@@ -19,6 +18,7 @@ use super::storage::BadObjects;
 use super::target::Target;
 use super::{data, head, history, paths, reflog, remote, storage};
 use crate::hash_lists::HashLists;
+use crate::tags::tags_here;
 
 impl Check<'_> {
     /// Checks a repository in a folder or in object storage.
@@ -114,14 +114,7 @@ fn leave_out_tags(
         return Ok(());
     }
     let before = tags.len();
-    let mut here = Vec::new();
-    for tag in tags.drain(..) {
-        let root = ObjectName::new(tag.root_catalog, ObjectKind::Catalog);
-        if storage.sink().len_of(&root)?.is_some() {
-            here.push(tag);
-        }
-    }
-    *tags = here;
+    *tags = tags_here(&**storage.sink(), std::mem::take(tags))?;
     let left_out = before - tags.len();
     if left_out > 0 {
         notes.push(format!("the revisions of {left_out} tags are not on this replica"));

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use esker_format::object::ObjectName;
-use esker_repository::RepositoryError;
+use esker_repository::{RepositoryError, parallel};
 use esker_store::{Disk, Listed, Sink};
 
 use super::finding::FindingKind;
 use super::options::{Check, CheckProgress};
-use crate::hash_lists::{Owner, Record, SortedSet, Sorter, Tagged, minus, parallel};
+use crate::hash_lists::{Record, SortedSet, Sorter, Tagged, minus};
 
 /// Folders that are listed at once.
 const FOLDERS: usize = 16;
@@ -40,7 +40,7 @@ pub(super) fn missing(
             None
         }
     });
-    let stored = stored.flatten().map(|record| Ok(Tagged { record, owner: Owner::SHARED }));
+    let stored = stored.flatten().map(|record| Ok(Tagged::shared(record)));
     let mut bad = BadObjects::new();
     for tagged in minus(named.iter(), stored) {
         let record = tagged?.record;
@@ -62,21 +62,14 @@ pub(super) fn missing_listed(
 ) -> Result<BadObjects, RepositoryError> {
     (check.progress)(CheckProgress::Presence { objects: named.len() });
     let mut sorter = Sorter::new(disk, scratch, check.buffer);
-    let mut failure = None;
     let mut empty = BadObjects::new();
-    sink.list(&mut |Listed { name, len, .. }| {
-        let record = Record::of(&name);
+    sorter.extend_listed(sink, |Listed { name, len, .. }| {
         // Only an object that is stored as it is may be empty.
-        if len == 0 && !is_hash_of_nothing(&name) {
-            empty.insert(record, (FindingKind::ObjectDamaged, "the object is empty".to_owned()));
+        if *len == 0 && !is_hash_of_nothing(name) {
+            empty.insert(Record::of(name), (FindingKind::ObjectDamaged, "the object is empty".to_owned()));
         }
-        if failure.is_none() {
-            failure = sorter.extend([Tagged { record, owner: Owner::SHARED }]).err();
-        }
+        true
     })?;
-    if let Some(error) = failure {
-        return Err(error);
-    }
     let stored = sorter.finish()?;
     let mut bad = BadObjects::new();
     for tagged in minus(named.iter(), stored.iter()) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::history::Tag;
-use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::object::ObjectName;
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_repository::{
@@ -18,13 +18,14 @@ use esker_store::{FileLock, Swap};
 use super::deletion_log::DeletionLog;
 use super::error::CollectError;
 use super::largest::{extent, largest};
-use super::marks::{Kept, Marker, shared_record, tags};
+use super::marks::{Kept, Marker};
 use super::revisions::{Revisions, expired_tags};
 use super::sweep::{Deleted, sweep};
 use super::{Collect, CollectPlan, Collected, Waiting, orphans};
-use crate::hash_lists::{HashLists, SortedSet};
+use crate::hash_lists::{HashLists, SortedSet, Tagged};
 use crate::reflog::KnownReflog;
 use crate::status_file;
+use crate::tags::{tags, tags_here};
 
 /// Folder below the publisher's state for runs that are sorted.
 const SCRATCH: &str = "collect";
@@ -173,13 +174,7 @@ impl Run<'_> {
             Err(RepositoryError::Missing { .. }) => Vec::new(),
             other => other?,
         };
-        let mut here = Vec::new();
-        for tag in all {
-            if sink.len_of(&ObjectName::new(tag.root_catalog, ObjectKind::Catalog))?.is_some() {
-                here.push(tag);
-            }
-        }
-        Ok(here)
+        tags_here(sink, all)
     }
 
     fn mark(&self, head: ReadHead, tags: &[Tag]) -> Result<Marked, RepositoryError> {
@@ -195,10 +190,8 @@ impl Run<'_> {
             let dropped = doomed.len();
             let found = orphans::find(&self.marker, &kept, age, self.now)?;
             let mut sorter = self.marker.sorter();
-            for record in doomed.iter() {
-                sorter.extend([record?])?;
-            }
-            sorter.extend(found.into_iter().map(shared_record))?;
+            sorter.extend_from(doomed.iter())?;
+            sorter.extend(found.into_iter().map(Tagged::shared))?;
             doomed = sorter.finish()?;
             orphans = doomed.len() - dropped;
         }

@@ -1,7 +1,6 @@
 //! Errors of collecting.
 
 use esker_repository::RepositoryError;
-use esker_store::StoreError;
 
 /// Reasons why nothing was collected, or not all.
 #[derive(Debug, thiserror::Error)]
@@ -13,10 +12,4 @@ pub enum CollectError {
     /// The repository's publisher did not allow old revisions to be collected.
     #[error("the repository `{0}` is not collectable: its head says that all revisions are kept")]
     NotCollectable(String),
-}
-
-impl From<StoreError> for CollectError {
-    fn from(error: StoreError) -> Self {
-        Self::Repository(error.into())
-    }
 }

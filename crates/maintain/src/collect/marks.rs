@@ -5,19 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
-use esker_format::history::{History, Tag};
+use esker_format::history::Tag;
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::Reflog;
 use esker_format::time::UnixTime;
-use esker_repository::{HISTORY_MAX, OpenWork, RepositoryError, Storage, signed::read_object};
-use esker_store::{Disk, Sink};
+use esker_repository::{OpenWork, RepositoryError, Storage, parallel};
+use esker_store::Disk;
 
 use super::revisions::{KeptRoot, Revisions};
 use super::{Collect, CollectProgress};
-use crate::hash_lists::{
-    Closure, HashLists, Incomplete, Owner, Record, SortedSet, Sorter, Tagged, minus, parallel,
-};
+use crate::hash_lists::{Closure, HashLists, Incomplete, Record, SortedSet, Sorter, Tagged, minus};
 
 /// Requests to object storage at once.
 const REQUESTS: usize = 16;
@@ -45,14 +43,6 @@ pub(crate) struct Kept {
     /// Catalogs of the kept revisions.
     pub(crate) catalogs: HashSet<ContentHash>,
     pub(crate) warnings: Vec<String>,
-}
-
-/// Returns the tags in the history of a head, newest first.
-pub(crate) fn tags(sink: &dyn Sink, head: &Manifest) -> Result<Vec<Tag>, RepositoryError> {
-    let Some(hash) = head.history else { return Ok(Vec::new()) };
-    let object = ObjectName::new(hash, ObjectKind::History);
-    let bytes = read_object(sink, &object, None, HISTORY_MAX, "the history")?;
-    Ok(History::parse(&bytes).map_err(RepositoryError::History)?.tags().to_vec())
 }
 
 impl Marker<'_> {
@@ -99,7 +89,7 @@ impl Marker<'_> {
         let listed = reflog.references().iter().map(|reference| reference.object);
         // Kept root catalogs are in the closure, with their owners.
         let listed = listed.filter(|object| object.kind != ObjectKind::Catalog && !unlisted.contains(object));
-        sorter.extend(of_head(head).chain(listed).map(|object| shared(&object)))?;
+        sorter.extend(head.objects().chain(listed).map(|object| Tagged::shared(Record::of(&object))))?;
         let warning = |incomplete: &Incomplete| {
             let catalog = incomplete.catalog;
             format!("catalog {catalog} of a kept revision is missing; what it names may be deleted")
@@ -132,12 +122,10 @@ impl Marker<'_> {
         let closure = self.closure(&lenient, &roots)?;
         let mut sorter = self.sorter();
         closure.add_objects(&lenient, &mut sorter, self.collect.threads, &self.collect.stop)?;
-        sorter.extend(revisions.auxiliary.iter().map(shared))?;
+        sorter.extend(revisions.auxiliary.iter().map(Record::of).map(Tagged::shared))?;
         let all = sorter.finish()?;
         let mut sorter = self.sorter();
-        for record in minus(all.iter(), kept.objects.iter()) {
-            sorter.extend([record?])?;
-        }
+        sorter.extend_from(minus(all.iter(), kept.objects.iter()))?;
         sorter.finish()
     }
 
@@ -169,25 +157,4 @@ impl Marker<'_> {
     pub(crate) fn size(&self, name: &ObjectName) -> Result<Option<u64>, RepositoryError> {
         Ok(self.storage.sink().len_of(name)?)
     }
-}
-
-/// Returns the objects that a head names itself.
-fn of_head(head: &Manifest) -> impl Iterator<Item = ObjectName> {
-    let named = [
-        (Some(head.root_catalog), ObjectKind::Catalog),
-        (head.certificate, ObjectKind::Certificate),
-        (head.history, ObjectKind::History),
-        (head.metainfo, ObjectKind::Metainfo),
-        (head.micro_catalog, ObjectKind::Micro),
-    ];
-    named.into_iter().filter_map(|(hash, kind)| Some(ObjectName::new(hash?, kind)))
-}
-
-pub(crate) fn shared(object: &ObjectName) -> Tagged {
-    Tagged { record: Record::of(object), owner: Owner::SHARED }
-}
-
-/// Returns a record that belongs to no root.
-pub(crate) fn shared_record(record: Record) -> Tagged {
-    Tagged { record, owner: Owner::SHARED }
 }

@@ -25,7 +25,7 @@ pub(crate) fn find(
     }
     let folders: Vec<u8> = (0..=u8::MAX).collect();
     let listed = marker.each(&folders, |folder| list(marker, *folder, limit))?;
-    let stored = listed.into_iter().flatten().map(|record| Ok(super::marks::shared_record(record)));
+    let stored = listed.into_iter().flatten().map(|record| Ok(Tagged::shared(record)));
     minus(stored, kept.objects.iter())
         .map(|tagged: Result<Tagged, RepositoryError>| Ok(tagged?.record))
         .collect()
@@ -34,13 +34,7 @@ pub(crate) fn find(
 /// Returns the objects in object storage that were last written before `limit`, by its clock.
 fn list_shared(marker: &Marker<'_>, limit: SystemTime) -> Result<SortedSet, RepositoryError> {
     let mut sorter = marker.sorter();
-    let mut failure = None;
-    marker.storage.sink().list(&mut |listed| {
-        if listed.modified < limit && failure.is_none() {
-            failure = sorter.extend([super::marks::shared_record(Record::of(&listed.name))]).err();
-        }
-    })?;
-    failure.map_or(Ok(()), Err)?;
+    sorter.extend_listed(&**marker.storage.sink(), |listed| listed.modified < limit)?;
     sorter.finish()
 }
 

@@ -65,6 +65,11 @@ pub(crate) struct Tagged {
 impl Tagged {
     pub(crate) const LEN: usize = Record::LEN + 4;
 
+    /// Returns a record that belongs to no root.
+    pub(crate) const fn shared(record: Record) -> Self {
+        Self { record, owner: Owner::SHARED }
+    }
+
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         into.extend_from_slice(&self.record.0);
         into.extend_from_slice(&self.owner.0.to_le_bytes());

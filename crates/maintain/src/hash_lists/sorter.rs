@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_repository::RepositoryError;
-use esker_store::Disk;
+use esker_store::{Disk, Listed, Sink};
 
-use super::record::Tagged;
+use super::record::{Record, Tagged};
 
 /// Records of the buffer: 64 MiB.
 pub(crate) const RECORDS: usize = (64 << 20) / Tagged::LEN;
@@ -61,6 +61,29 @@ impl Sorter {
             self.buffer.push(record);
         }
         Ok(())
+    }
+
+    /// Adds records of another sequence.
+    pub(crate) fn extend_from(
+        &mut self,
+        mut records: impl Iterator<Item = Result<Tagged, RepositoryError>>,
+    ) -> Result<(), RepositoryError> {
+        records.try_for_each(|record| self.extend([record?]))
+    }
+
+    /// Adds the objects of a storage that `is_wanted` accepts.
+    pub(crate) fn extend_listed(
+        &mut self,
+        sink: &dyn Sink,
+        mut is_wanted: impl FnMut(&Listed) -> bool,
+    ) -> Result<(), RepositoryError> {
+        let mut failure = None;
+        sink.list(&mut |listed| {
+            if is_wanted(&listed) && failure.is_none() {
+                failure = self.extend([Tagged::shared(Record::of(&listed.name))]).err();
+            }
+        })?;
+        failure.map_or(Ok(()), Err)
     }
 
     /// Removes duplicates from the buffer, and spills it if that does not make it half empty.
@@ -360,7 +383,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng as _, SeedableRng as _};
 
-    use super::super::record::{Owner, Record};
+    use super::super::record::Owner;
     use super::*;
 
     fn record(number: u16, owner: u32) -> Tagged {

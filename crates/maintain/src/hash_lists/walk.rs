@@ -5,10 +5,9 @@ use std::sync::atomic::AtomicBool;
 
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::RepositoryError;
+use esker_repository::{RepositoryError, parallel};
 use parking_lot::Mutex;
 
-use super::parallel;
 use super::record::{Owner, Record, Tagged};
 use super::sorter::Sorter;
 use super::stored::HashLists;

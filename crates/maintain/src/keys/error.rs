@@ -1,7 +1,6 @@
 //! Errors of keys and whitelists.
 
 use esker_repository::RepositoryError;
-use esker_store::StoreError;
 
 /// Reasons why a key was not replaced, or a whitelist not signed.
 #[derive(Debug, thiserror::Error)]
@@ -19,10 +18,4 @@ pub enum KeysError {
     /// A fingerprint is not on the whitelist.
     #[error("the whitelist does not have the certificate {0}")]
     NotOnWhitelist(String),
-}
-
-impl From<StoreError> for KeysError {
-    fn from(error: StoreError) -> Self {
-        Self::Repository(error.into())
-    }
 }

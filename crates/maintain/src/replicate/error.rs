@@ -1,7 +1,6 @@
 //! Errors of replication.
 
 use esker_repository::RepositoryError;
-use esker_store::StoreError;
 
 /// Reasons why a repository was not replicated. The replica keeps its revision.
 #[derive(Debug, thiserror::Error)]
@@ -24,10 +23,4 @@ pub enum ReplicateError {
         /// Bytes that must stay free.
         reserve: u64,
     },
-}
-
-impl From<StoreError> for ReplicateError {
-    fn from(error: StoreError) -> Self {
-        Self::Repository(error.into())
-    }
 }

@@ -17,7 +17,7 @@ use super::origin::{Origin, is_missing};
 use super::replica::Replica;
 use super::space;
 use super::walk::plain_size;
-use crate::hash_lists::{Owner, Record, SortedSet, Sorter, Tagged, minus};
+use crate::hash_lists::{SortedSet, Sorter, minus};
 
 /// Plain bytes of the objects that are requested or stored at once.
 const BYTES_AT_ONCE: u64 = 128 << 20;
@@ -120,18 +120,10 @@ impl<'f> Fetcher<'f> {
         }
         let sorter =
             || Sorter::new(self.replica.disk().clone(), &self.replica.scratch(), self.options.buffer);
-        let (mut stored, mut failure) = (sorter(), None);
-        self.replica.sink.list(&mut |listed| {
-            if listed.len > 0 && failure.is_none() {
-                let tagged = Tagged { record: Record::of(&listed.name), owner: Owner::SHARED };
-                failure = stored.extend([tagged]).err();
-            }
-        })?;
-        failure.map_or(Ok(()), Err)?;
+        let mut stored = sorter();
+        stored.extend_listed(&*self.replica.sink, |listed| listed.len > 0)?;
         let (stored, mut absent) = (stored.finish()?, sorter());
-        for tagged in minus(wanted.iter(), stored.iter()) {
-            absent.extend([tagged?])?;
-        }
+        absent.extend_from(minus(wanted.iter(), stored.iter()))?;
         absent.finish().map(Some)
     }
 

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use esker_format::catalog::Catalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{DATABASE_MAX, RepositoryError, condemned::Condemned, path, signed::decoded_object};
+use esker_repository::{
+    DATABASE_MAX, RepositoryError, condemned::Condemned, parallel, path, signed::decoded_object,
+};
 use esker_store::LargeBytes;
 use parking_lot::Mutex;
 
@@ -14,7 +16,7 @@ use super::options::{Replicate, ReplicateProgress};
 use super::origin::Origin;
 use super::replica::Replica;
 use crate::hash_lists::list::HashList;
-use crate::hash_lists::{HashLists, Owner, Record, SortedSet, Sorter, Tagged, minus, parallel};
+use crate::hash_lists::{HashLists, Owner, Record, SortedSet, Sorter, Tagged, minus};
 
 /// Catalogs that are fetched and read at once.
 const CATALOGS_AT_ONCE: usize = 16;
@@ -291,9 +293,7 @@ impl<'w> Walker<'w> {
     /// Returns the objects of the first set that are not in the second.
     pub(super) fn without(&self, set: &SortedSet, other: &SortedSet) -> Result<SortedSet, RepositoryError> {
         let mut sorter = self.sorter();
-        for tagged in minus(set.iter(), other.iter()) {
-            sorter.extend([tagged?])?;
-        }
+        sorter.extend_from(minus(set.iter(), other.iter()))?;
         sorter.finish()
     }
 

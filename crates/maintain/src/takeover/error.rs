@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use esker_repository::RepositoryError;
-use esker_store::StoreError;
 
 /// Reasons why a repository was not taken over, or its configuration not written.
 #[derive(Debug, thiserror::Error)]
@@ -28,10 +27,4 @@ pub enum TakeoverError {
         /// Address of the storage.
         storage: String,
     },
-}
-
-impl From<StoreError> for TakeoverError {
-    fn from(error: StoreError) -> Self {
-        Self::Repository(error.into())
-    }
 }

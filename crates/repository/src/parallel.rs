@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use esker_repository::RepositoryError;
 use parking_lot::Mutex;
 
+use crate::error::RepositoryError;
+
 /// Calls `work` for every item and returns the results in order; the first error ends it.
-pub(crate) fn map<T: Sync, R: Send>(
+pub fn map<T: Sync, R: Send>(
     threads: usize,
     stop: &AtomicBool,
     items: &[T],
