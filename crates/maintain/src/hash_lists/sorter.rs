@@ -128,13 +128,26 @@ impl Sorter {
         Ok(RunWriter { sorter: self, file, len: 0, buffer: Vec::with_capacity(READ + Tagged::LEN) })
     }
 
-    /// Merges all runs into one.
+    /// Merges all runs into one, and joins equal records.
     fn merge(&mut self) -> Result<Run, RepositoryError> {
         let runs = std::mem::take(&mut self.runs);
-        let mut writer = self.run()?;
-        for record in Merge::of(&runs, &self.folder)? {
-            writer.push(&record?)?;
+        let mut readers: Vec<_> = runs.iter().map(|run| RunReader::new(run, &self.folder)).collect();
+        let mut heap = BinaryHeap::new();
+        for (number, reader) in readers.iter_mut().enumerate() {
+            heap.extend(reader.next().transpose()?.map(|record| Reverse((record, number))));
         }
+        let mut writer = self.run()?;
+        let mut joined: Option<Tagged> = None;
+        while let Some(Reverse((record, number))) = heap.pop() {
+            if let Some(reader) = readers.get_mut(number) {
+                heap.extend(reader.next().transpose()?.map(|record| Reverse((record, number))));
+            }
+            match &mut joined {
+                Some(last) if last.record == record.record => last.owner = last.owner.with(record.owner),
+                joined => joined.replace(record).map_or(Ok(()), |last| writer.push(&last))?,
+            }
+        }
+        joined.map_or(Ok(()), |last| writer.push(&last))?;
         writer.finish()
     }
 
@@ -215,83 +228,53 @@ impl RunWriter<'_> {
 /// Reads the records of a run.
 struct RunReader {
     run: Run,
+    folder: PathBuf,
     at: u64,
     buffer: Vec<u8>,
     used: usize,
 }
 
 impl RunReader {
-    fn new(run: &Run) -> Self {
-        Self { run: run.clone(), at: 0, buffer: Vec::new(), used: 0 }
+    fn new(run: &Run, folder: &Path) -> Self {
+        Self { run: run.clone(), folder: folder.to_owned(), at: 0, buffer: Vec::new(), used: 0 }
     }
 
-    fn next(&mut self) -> io::Result<Option<Tagged>> {
-        if self.used == self.buffer.len() {
-            let left = self.run.len.saturating_sub(self.at);
-            let whole = READ - READ % Tagged::LEN;
-            self.buffer.resize(usize::try_from(left).map_or(whole, |left| left.min(whole)), 0);
-            self.run.file.read_exact_at(&mut self.buffer, self.at)?;
-            self.at += self.buffer.len() as u64;
-            self.used = 0;
-        }
-        let next = self.buffer.get(self.used..).and_then(<[u8]>::first_chunk);
-        self.used += next.map_or(0, |_| Tagged::LEN);
-        Ok(next.map(Tagged::decode))
-    }
-}
-
-/// Merges runs, and joins equal records.
-struct Merge {
-    readers: Vec<RunReader>,
-    heap: BinaryHeap<Reverse<(Tagged, usize)>>,
-    folder: PathBuf,
-}
-
-impl Merge {
-    fn of(runs: &[Run], folder: &Path) -> Result<Self, RepositoryError> {
-        let readers: Vec<_> = runs.iter().map(RunReader::new).collect();
-        let mut merge = Self { readers, heap: BinaryHeap::new(), folder: folder.to_owned() };
-        for number in 0..merge.readers.len() {
-            merge.refill(number)?;
-        }
-        Ok(merge)
-    }
-
-    fn refill(&mut self, number: usize) -> Result<(), RepositoryError> {
-        let Some(reader) = self.readers.get_mut(number) else { return Ok(()) };
-        if let Some(record) = reader.next().map_err(spilling(&self.folder))? {
-            self.heap.push(Reverse((record, number)));
-        }
+    fn fill(&mut self) -> io::Result<()> {
+        let left = self.run.len.saturating_sub(self.at);
+        let whole = READ - READ % Tagged::LEN;
+        self.buffer.resize(usize::try_from(left).map_or(whole, |left| left.min(whole)), 0);
+        self.run.file.read_exact_at(&mut self.buffer, self.at)?;
+        self.at += self.buffer.len() as u64;
+        self.used = 0;
         Ok(())
     }
-
-    fn step(&mut self) -> Result<Option<Tagged>, RepositoryError> {
-        let Some(Reverse((mut first, number))) = self.heap.pop() else { return Ok(None) };
-        self.refill(number)?;
-        while let Some(Reverse((next, number))) = self.heap.peek().copied() {
-            if next.record != first.record {
-                break;
-            }
-            first.owner = first.owner.with(next.owner);
-            self.heap.pop();
-            self.refill(number)?;
-        }
-        Ok(Some(first))
-    }
 }
 
-impl Iterator for Merge {
+impl Iterator for RunReader {
     type Item = Result<Tagged, RepositoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step().transpose()
+        if self.used == self.buffer.len()
+            && let Err(error) = self.fill()
+        {
+            return Some(Err(spilling(&self.folder)(error)));
+        }
+        let next = self.buffer.get(self.used..)?.first_chunk()?;
+        self.used += Tagged::LEN;
+        Some(Ok(Tagged::decode(next)))
     }
 }
+
+/// Iterator over the records of a set, in order.
+pub(crate) type SetIter<'s> = Box<dyn Iterator<Item = Result<Tagged, RepositoryError>> + 's>;
 
 impl SortedSet {
     /// Returns the records in order.
     pub(crate) fn iter(&self) -> SetIter<'_> {
-        SetIter { set: self, at: 0, reader: self.run.as_ref().map(RunReader::new) }
+        match &self.run {
+            Some(run) => Box::new(RunReader::new(run, &self.folder)),
+            None => Box::new(self.memory.iter().copied().map(Ok)),
+        }
     }
 
     /// Returns the number of records.
@@ -300,79 +283,25 @@ impl SortedSet {
     }
 }
 
-/// Iterator over a set.
-pub(crate) struct SetIter<'s> {
-    set: &'s SortedSet,
-    at: usize,
-    reader: Option<RunReader>,
-}
-
-impl Iterator for SetIter<'_> {
-    type Item = Result<Tagged, RepositoryError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match &mut self.reader {
-            Some(reader) => reader.next().map_err(spilling(&self.set.folder)).transpose(),
-            None => {
-                self.at += 1;
-                self.set.memory.get(self.at - 1).copied().map(Ok)
-            }
-        }
-    }
-}
-
 /// Returns the records of the first sequence that are not in the second; both are sorted.
-pub(crate) fn minus<A, B>(first: A, second: B) -> Minus<A, B>
-where
-    A: Iterator<Item = Result<Tagged, RepositoryError>>,
-    B: Iterator<Item = Result<Tagged, RepositoryError>>,
-{
-    Minus { first, second, next: None, ended: false }
-}
-
-/// Iterator of a difference.
-pub(crate) struct Minus<A, B> {
-    first: A,
-    second: B,
-    next: Option<Tagged>,
-    ended: bool,
-}
-
-impl<A, B> Minus<A, B>
-where
-    A: Iterator<Item = Result<Tagged, RepositoryError>>,
-    B: Iterator<Item = Result<Tagged, RepositoryError>>,
-{
-    /// Moves the second sequence up to a record, and returns whether it has that record.
-    fn has(&mut self, wanted: &Tagged) -> Result<bool, RepositoryError> {
-        while !self.ended && self.next.is_none_or(|next| next.record < wanted.record) {
-            self.next = self.second.next().transpose()?;
-            self.ended = self.next.is_none();
+pub(crate) fn minus(
+    first: impl Iterator<Item = Result<Tagged, RepositoryError>>,
+    second: impl Iterator<Item = Result<Tagged, RepositoryError>>,
+) -> impl Iterator<Item = Result<Tagged, RepositoryError>> {
+    let mut second = second.fuse().peekable();
+    first.filter_map(move |tagged| {
+        let Ok(wanted) = tagged else { return Some(tagged) };
+        while let Some(Ok(next)) = second.peek()
+            && next.record < wanted.record
+        {
+            second.next();
         }
-        Ok(self.next.is_some_and(|next| next.record == wanted.record))
-    }
-}
-
-impl<A, B> Iterator for Minus<A, B>
-where
-    A: Iterator<Item = Result<Tagged, RepositoryError>>,
-    B: Iterator<Item = Result<Tagged, RepositoryError>>,
-{
-    type Item = Result<Tagged, RepositoryError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let record = match self.first.next()? {
-                Ok(record) => record,
-                Err(error) => return Some(Err(error)),
-            };
-            match self.has(&record) {
-                Ok(true) => {}
-                Ok(false) => return Some(Ok(record)),
-                Err(error) => return Some(Err(error)),
-            }
+        match second.peek() {
+            Some(Ok(next)) if next.record == wanted.record => None,
+            Some(Err(_)) => second.next(),
+            _ => Some(tagged),
         }
-    }
+    })
 }
 
 #[cfg(test)]
