@@ -32,7 +32,7 @@ pub(crate) fn hand_out(
     mut take: impl FnMut(&[u8]),
 ) -> Result<(Arc<File>, u64), Failure> {
     let len = stored.len();
-    let mut account = InMemory { cache: cache.clone(), bytes: 0 };
+    let mut account = Reserved { cache: cache.clone(), bytes: 0, is_in_memory: true };
     account.grow(len).map_err(|_| Failure::Busy)?;
     let spool = CacheSpool(cache.clone());
     let (on_disk, mut reader) = (spool.file().ok(), stored.into_reader());
@@ -59,6 +59,8 @@ pub(crate) fn hand_out(
 struct Reserved {
     cache: Arc<DiskCache>,
     bytes: u64,
+    /// True for a body in memory, for which the disk has no room.
+    is_in_memory: bool,
 }
 
 impl Spool for CacheSpool {
@@ -78,44 +80,23 @@ impl Spool for CacheSpool {
 
     fn memory(&self) -> io::Result<(File, Box<dyn SpoolAccount>)> {
         let memory = rustix::fs::memfd_create("esker-body", MemfdFlags::CLOEXEC)?;
-        Ok((memory.into(), Box::new(InMemory { cache: self.0.clone(), bytes: 0 })))
+        Ok((memory.into(), Box::new(Reserved { cache: self.0.clone(), bytes: 0, is_in_memory: true })))
     }
 
     fn account(&self) -> Option<Box<dyn SpoolAccount>> {
-        Some(Box::new(Reserved { cache: self.0.clone(), bytes: 0 }))
-    }
-}
-
-/// Reserved memory of one body that the disk has no room for.
-struct InMemory {
-    cache: Arc<DiskCache>,
-    bytes: u64,
-}
-
-impl SpoolAccount for InMemory {
-    fn grow(&mut self, bytes: u64) -> Result<(), Cause> {
-        if !self.cache.reserve_memory(bytes) {
-            return Err(Cause::Full { needed: bytes, used: self.bytes, limit: self.cache.limit });
-        }
-        self.bytes += bytes;
-        Ok(())
-    }
-
-    fn shrink(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.bytes);
-        self.bytes -= bytes;
-        self.cache.in_memory.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
-
-impl Drop for InMemory {
-    fn drop(&mut self) {
-        self.shrink(self.bytes);
+        Some(Box::new(Reserved { cache: self.0.clone(), bytes: 0, is_in_memory: false }))
     }
 }
 
 impl SpoolAccount for Reserved {
     fn grow(&mut self, bytes: u64) -> Result<(), Cause> {
+        if self.is_in_memory {
+            if !self.cache.reserve_memory(bytes) {
+                return Err(Cause::Full { needed: bytes, used: self.bytes, limit: self.cache.limit });
+            }
+            self.bytes += bytes;
+            return Ok(());
+        }
         // Bodies without an end must not evict more than one object may take.
         let limit = object_max(&self.cache);
         let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
@@ -135,8 +116,12 @@ impl SpoolAccount for Reserved {
     fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        self.cache.receiving.fetch_sub(bytes, Ordering::Relaxed);
-        self.cache.release(bytes);
+        if self.is_in_memory {
+            self.cache.in_memory.fetch_sub(bytes, Ordering::Relaxed);
+        } else {
+            self.cache.receiving.fetch_sub(bytes, Ordering::Relaxed);
+            self.cache.release(bytes);
+        }
     }
 }
 
