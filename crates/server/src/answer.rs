@@ -23,11 +23,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::date;
 use crate::file::{Content, Opened};
 use crate::pages::{POLICY, Page};
-use crate::range::{RequestedRange, wanted};
+use crate::range::{RequestedRange, elements, wanted};
 use crate::route::Allowed;
 use crate::transport::body::{Body, Piece, Pieces};
 use crate::transport::chunk::Turns;
-use crate::transport::request::{Method, Refusal, Request, elements};
+use crate::transport::request::{Method, Refusal, Request};
 use crate::transport::shares::Share;
 
 /// Seconds for which changing files may be cached: more than 60, because squid keeps nothing shorter by

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use crate::transport::request::elements;
-
 /// Maximum number of ranges in one request; with more the whole file is sent.
 const RANGES_MAX: usize = 16;
 
@@ -60,6 +58,11 @@ fn range(text: &str, len: u64) -> Option<Range<u64>> {
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+/// Returns the elements of a comma-separated list.
+pub(crate) fn elements(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|element| !element.is_empty())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub(crate) mod accept;
 pub(crate) mod admission;
 pub(crate) mod body;
 pub(crate) mod chunk;
+mod client_rate;
 pub(crate) mod connection;
 pub(crate) mod exchange;
 pub(crate) mod gate;
@@ -36,11 +37,11 @@ use self::pending_clients::PendingClients;
 use self::request::Request;
 use self::shares::Shares;
 use crate::answer::Answer;
-use crate::client_rate::ClientRate;
 use crate::counters::{Counters, Limit};
 use crate::metrics::Kind;
 use crate::networks::ClientNetworks;
 
+use self::client_rate::ClientRate;
 pub(crate) use self::limits::State;
 pub use self::limits::{Limits, PENDING_MIN};
 

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use esker_confine::{Policy, Role};
 use esker_format::name::RepositoryName;
-use esker_server::proxy::{
-    AllowedHost, CacheError, FindKeys, ProxyError, ProxyOptions, ProxyServer, Upstream,
-};
-use esker_server::{ClientNetwork, ClientNetworks, Options};
+use esker_server::proxy::{AllowedHost, CacheError, FindKeys, ProxyError, ProxyOptions, Upstream};
+use esker_server::{ClientNetwork, ClientNetworks, Options, ProxyServer};
 use esker_store::Authorities;
 use serde_json::json;
 

@@ -3,6 +3,8 @@
 use hyper::http::request::Parts;
 use hyper::{Uri, Version, header, header::HeaderValue};
 
+use crate::range::elements;
+
 /// The first bytes of an HTTP/2 connection.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Maximum length of a request head in bytes. Requests of clients are a few hundred bytes; proxies add to them.
@@ -258,11 +260,6 @@ fn connection(request: &mut Request, value: &str) {
             request.keep_alive = true;
         }
     }
-}
-
-/// Returns the elements of a comma-separated list.
-pub(crate) fn elements(list: &str) -> impl Iterator<Item = &str> {
-    list.split(',').map(str::trim).filter(|element| !element.is_empty())
 }
 
 /// Returns the path of a request target; a proxy may put the server in front.

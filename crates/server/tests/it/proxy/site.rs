@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use esker_format::master_keys::MasterKeys;
-use esker_server::proxy::{CacheError, ProxyError, ProxyOptions, ProxyServer, Upstream};
-use esker_server::{ClientNetworks, Options, Stopper};
+use esker_server::proxy::{CacheError, ProxyError, ProxyOptions, Upstream};
+use esker_server::{ClientNetworks, Options, ProxyServer, Stopper};
 use esker_testkit::fixture::{FULL, Repository};
 use esker_testkit::mirror::Mirror;
 use esker_testkit::object;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::transport::shares::site;
+use super::shares::site;
 
 /// Maximum number of addresses that are remembered. More clients than that within a second are not limited.
 const ADDRESSES_MAX: usize = 64 * 1024;

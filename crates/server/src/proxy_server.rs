@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::monitor::Monitor;
-use super::{ProxyError, ProxyOptions, ProxyState};
 use crate::counters::Counters;
 use crate::options::Options;
+use crate::proxy::{Monitor, ProxyError, ProxyOptions, ProxyState};
 use crate::server::{Served, Server, Stopper};
 use crate::transport::{Answering, Call, Handler};
 
