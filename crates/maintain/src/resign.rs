@@ -145,7 +145,12 @@ impl Resign {
             fingerprints: kept.iter().copied().chain(added).chain(added_next).collect(),
             ..old.clone()
         };
-        before.check_listed(&whitelist, algorithm)?;
+        let signer = before.signer(name)?;
+        if !whitelist.fingerprints.iter().any(|listed| is_of(listed, &signer)) {
+            return Err(KeysError::StillNeeded {
+                fingerprint: signer.fingerprint(algorithm).to_fingerprint(),
+            });
+        }
         let text = |hash: &ContentHash| hash.to_fingerprint();
         let told = Resigned {
             expired: old.expires.0,
@@ -160,14 +165,14 @@ impl Resign {
 }
 
 /// Explains why the new whitelist does not verify.
-pub(crate) fn explain(error: RepositoryError, master: &Path, keys: &KeyFolder) -> RepositoryError {
-    let RepositoryError::Untrusted { name, source } = error else { return error };
+pub(crate) fn explain(error: RepositoryError, master: &Path, keys: &KeyFolder) -> KeysError {
+    let RepositoryError::Untrusted { name, source } = error else { return error.into() };
     match *source {
-        TrustError::CertificateNotListed { fingerprint } => RepositoryError::StillNeeded { fingerprint },
+        TrustError::CertificateNotListed { fingerprint } => KeysError::StillNeeded { fingerprint },
         TrustError::WhitelistSignature { .. } => {
-            RepositoryError::OtherMaster { master: master.to_owned(), public: keys.public_key_file() }
+            RepositoryError::OtherMaster { master: master.to_owned(), public: keys.public_key_file() }.into()
         }
-        source => RepositoryError::Untrusted { name, source: Box::new(source) },
+        source => RepositoryError::Untrusted { name, source: Box::new(source) }.into(),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::encode::Encoder;
 use crate::entry;
 use crate::error::RepositoryError;
 use crate::key_folder::KeyFolder;
-use crate::settings::{DAY, Settings};
+use crate::settings::{DAY, Settings, TTL};
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
 use crate::storage::OpenStorage;
@@ -41,8 +41,6 @@ pub struct NewRepository {
     pub whitelist_days: u32,
 }
 
-/// Default interval in seconds at which clients check for a newer revision.
-pub const TTL: u32 = 240;
 /// Default validity of whitelists in days.
 pub const WHITELIST_DAYS: u32 = 30;
 /// Maximum validity of a whitelist in days: a hundred years. From the year 10000 on no reader understands when

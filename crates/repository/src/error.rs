@@ -178,14 +178,6 @@ pub enum RepositoryError {
         /// The file of the public key that clients have.
         public: PathBuf,
     },
-    /// A certificate can't be removed from the whitelist.
-    #[error(
-        "the published revision is signed with the certificate {fingerprint}, which has to stay until there is another revision"
-    )]
-    StillNeeded {
-        /// Fingerprint of the certificate.
-        fingerprint: String,
-    },
     /// A signature can't be made.
     #[error("signing failed")]
     Signing(#[source] KeyError),
@@ -253,26 +245,6 @@ pub enum RepositoryError {
         path: PathBuf,
         /// Reason for the refusal.
         reason: String,
-    },
-    /// A setting can't have this value.
-    #[error("setting `{name}` can't be `{value}`: {reason}; it takes {values}")]
-    Setting {
-        /// Name of the setting.
-        name: String,
-        /// The value.
-        value: String,
-        /// Reason for the refusal.
-        reason: String,
-        /// Accepted values.
-        values: &'static str,
-    },
-    /// There is no such setting.
-    #[error("there is no setting `{name}`{}", closest.map(|name| format!("; there is `{name}`")).unwrap_or_default())]
-    UnknownSetting {
-        /// Name of the setting.
-        name: String,
-        /// Name of a similar setting.
-        closest: Option<&'static str>,
     },
     /// There is no passphrase for an encrypted key.
     #[error("there is no passphrase for the key `{}`: {reason}", path.display())]

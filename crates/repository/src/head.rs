@@ -10,7 +10,7 @@ mod lock;
 pub mod pending;
 mod publication;
 
-pub use exclusive::exclusively;
+pub use exclusive::{exclusively, sign_head};
 pub use history::read_history;
 pub use lock::{ATTEMPTS, HeadLock, RootLock, wait as wait_for_lock};
 pub use publication::Next;

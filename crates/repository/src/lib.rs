@@ -31,6 +31,7 @@ pub mod replica_state;
 mod repository;
 mod revisions;
 pub mod settings;
+mod settings_change;
 pub mod signed;
 pub mod spool;
 pub mod state;
@@ -40,7 +41,7 @@ mod tree_diff;
 pub use back_off::BackOff;
 pub use branch::{BranchHead, BranchRequest};
 pub use catalog_list::ListedCatalog;
-pub use create::{MASTER_REPLICA, NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
+pub use create::{MASTER_REPLICA, NewRepository, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
 pub use entry_diff::Attributes;
@@ -57,8 +58,9 @@ pub use replica_state::{ReplicaState, SkippedRevision};
 pub use repository::{Base, DATABASE_MAX, HISTORY_MAX, LOCK_WAIT, ReadHead, Repository};
 pub use revisions::{Earlier, Revision, Revisions};
 pub use settings::{
-    AutomaticCollect, Balance, ChangedSetting, Limits, LongXattrs, NAMED, NamedSetting, SettingValue,
-    Settings, SettingsChange, SettingsChanged, SpecialFiles,
+    AutomaticCollect, Balance, Limits, LongXattrs, NAMED, NamedSetting, SettingValue, Settings, SpecialFiles,
+    TTL,
 };
+pub use settings_change::{ChangedSetting, SettingsChange, SettingsChanged, SettingsError};
 pub use storage::{OpenStorage, RememberedStorage, Storage};
 pub use tree_diff::{ChangeKind, DiffCounts, DiffVisitor, PathDiff, TreeDiff};

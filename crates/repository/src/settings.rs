@@ -1,7 +1,5 @@
 //! Stores the publishing settings of a repository.
 
-mod change;
-mod head_terms;
 mod named;
 mod values;
 
@@ -18,11 +16,12 @@ use crate::storage::{self, Storage};
 
 /// Seconds of a day.
 pub const DAY: i64 = 86_400;
+/// Seconds after which clients of a new repository check for a newer revision.
+pub const TTL: u32 = 240;
 
-pub use change::{ChangedSetting, SettingsChange, SettingsChanged};
-pub use head_terms::sign_head;
-pub use named::{NAMED, NamedSetting, SettingValue};
-pub use named::{current, set_by_name};
+pub use named::{NAMED, NamedSetting, SettingValue, current, set_by_name};
+pub(crate) use named::{Place, closest};
+pub(crate) use values::{number, parse_switch};
 
 /// Maximum size of the settings file in bytes.
 const FILE_MAX: u64 = 1 << 16;

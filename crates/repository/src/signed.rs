@@ -5,7 +5,7 @@ use std::path::Path;
 use esker_format::blacklist::Blacklist;
 use esker_format::certificate::Certificate;
 use esker_format::compress::Compression;
-use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::hash::ContentHash;
 use esker_format::manifest;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
@@ -76,19 +76,9 @@ impl SignedFiles {
         Whitelist::parse(&self.whitelist).map_err(untrusted(name))
     }
 
-    /// Fails if a whitelist lacks the certificate that signed the published head.
-    pub fn check_listed(
-        &self,
-        whitelist: &Whitelist,
-        algorithm: HashAlgorithm,
-    ) -> Result<(), RepositoryError> {
-        let certificate = Certificate::parse(&self.certificate).map_err(|error| {
-            RepositoryError::Untrusted { name: whitelist.name.clone(), source: Box::new(error.into()) }
-        })?;
-        if whitelist.fingerprints.iter().any(|listed| is_of(listed, &certificate)) {
-            return Ok(());
-        }
-        Err(RepositoryError::StillNeeded { fingerprint: certificate.fingerprint(algorithm).to_fingerprint() })
+    /// Returns the certificate that signed the head.
+    pub fn signer(&self, name: &RepositoryName) -> Result<Certificate, RepositoryError> {
+        Certificate::parse(&self.certificate).map_err(untrusted(name))
     }
 
     /// Returns true if clients would accept signatures of a certificate.

@@ -5,7 +5,7 @@ mod publish;
 
 use esker_format::trust::TrustError;
 use esker_format::write::history::TagError;
-use esker_repository::RepositoryError;
+use esker_repository::{RepositoryError, SettingsError};
 
 use crate::error::{Failure, Kind, chain_after, of_store};
 
@@ -30,6 +30,17 @@ pub(crate) fn of_operation(what: &str, error: &impl OperationError) -> Failure {
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,
+    }
+}
+
+impl OperationError for SettingsError {
+    fn repository(&self) -> Option<&RepositoryError> {
+        if let Self::Repository(error) = self { Some(error) } else { None }
+    }
+
+    fn explain(&self) -> (Kind, Option<String>) {
+        let is_unknown = matches!(self, Self::UnknownSetting { .. });
+        (Kind::Usage, is_unknown.then(|| "`esker repo set NAME --list` lists the settings".to_owned()))
     }
 }
 
@@ -90,7 +101,6 @@ fn hint(error: &RepositoryError) -> Option<&'static str> {
         E::Untrusted { source, .. } if matches!(**source, TrustError::WhitelistExpired { .. }) => {
             "sign the whitelist again with `esker repo resign NAME`"
         }
-        E::StillNeeded { .. } => "publish with the certificate in the keys folder first, then repeat this",
         E::Transaction(_) => {
             "publish or abort it with `cvmfs_server`, or have this wait for that with --wait"
         }
@@ -114,7 +124,6 @@ fn hint(error: &RepositoryError) -> Option<&'static str> {
             "nothing was published; publish with a version that knows them, or with the program that wrote the catalog"
         }
         E::NotListed(_) => "the owner of the master key puts it there with `esker repo resign NAME`",
-        E::UnknownSetting { .. } => "`esker repo set NAME --list` lists the settings",
         E::Passphrase { .. } => {
             "run this on a terminal, or name a file with the passphrase in ESKER_KEY_PASSPHRASE_FILE"
         }

@@ -18,4 +18,12 @@ pub enum KeysError {
     /// A fingerprint is not on the whitelist.
     #[error("the whitelist does not have the certificate {0}")]
     NotOnWhitelist(String),
+    /// A certificate can't be removed from the whitelist.
+    #[error(
+        "the published revision is signed with the certificate {fingerprint}, which has to stay until there is another revision"
+    )]
+    StillNeeded {
+        /// Fingerprint of the certificate.
+        fingerprint: String,
+    },
 }

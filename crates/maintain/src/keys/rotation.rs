@@ -16,7 +16,7 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_repository::{
     KeyFolder, OpenStorage, Repository, RepositoryError, TokenKey,
-    settings::sign_head,
+    head::sign_head,
     signed::{SignedFiles, is_of},
 };
 use serde::Serialize;
@@ -136,7 +136,7 @@ impl Rotate {
         let signed = SignedFiles::read(&**storage.sink(), name)?;
         let signed_head = Certificate::parse(&signed.certificate).ok().as_ref() == Some(&old);
         if signed_head {
-            sign_head(&open()?, now, |_| ())?;
+            sign_head(&open()?, now, None)?;
         }
         let listed: Vec<ContentHash> =
             signed.whitelist(name)?.fingerprints.into_iter().filter(|listed| is_of(listed, &old)).collect();

@@ -9,8 +9,8 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use esker_format::reflog;
 use esker_repository::{
-    AutomaticCollect, DATABASE_MAX, Limits, RememberedStorage, RepositoryError, Settings, SpecialFiles,
-    Storage, signed::SMALL_FILE_MAX, spool::REFLOG_CHECKSUM,
+    AutomaticCollect, DATABASE_MAX, Limits, OpenStorage, RememberedStorage, RepositoryError, Settings,
+    SpecialFiles, signed::SMALL_FILE_MAX, spool::REFLOG_CHECKSUM,
 };
 use esker_store::{RealDisk, make_dirs, persist};
 use serde::Serialize;
@@ -46,23 +46,13 @@ pub struct ExportedConfig {
 impl ExportedConfig {
     /// Makes the configuration of the repository at a place.
     pub fn new(
-        root: &Path,
+        place: impl OpenStorage,
         name: &RepositoryName,
         owner: &str,
         stratum0: Option<&str>,
         spool: Option<&Path>,
     ) -> Result<Self, TakeoverError> {
-        Self::of(&Storage::open(root)?, name, owner, stratum0, spool)
-    }
-
-    /// Variant of the function above for storage that is open.
-    pub fn of(
-        storage: &Storage,
-        name: &RepositoryName,
-        owner: &str,
-        stratum0: Option<&str>,
-        spool: Option<&Path>,
-    ) -> Result<Self, TakeoverError> {
+        let storage = place.storage()?;
         let root = storage.place();
         let missing = || RepositoryError::NoRepository(storage.describe());
         let remembered = RememberedStorage::read(root)?;
@@ -72,7 +62,7 @@ impl ExportedConfig {
         let head = Manifest::parse(&bytes.ok_or_else(missing)?).map_err(|error| {
             RepositoryError::Untrusted { name: name.to_string(), source: Box::new(error.into()) }
         })?;
-        let settings = Settings::read_of(storage)?.unwrap_or_default();
+        let settings = Settings::read_of(&storage)?.unwrap_or_default();
         let default = PathBuf::from(format!("/var/spool/cvmfs/{name}"));
         let public = remembered.as_ref().and_then(RememberedStorage::public_url);
         let usual = || public.unwrap_or_else(|| format!("http://localhost/cvmfs/{name}"));

@@ -308,7 +308,7 @@ fn a_revoked_certificate_is_off_the_whitelist() {
         Resign { drop, ..resign() }.run(&owner.root(), &name(), &owner.keys(), now())
     };
     let needed = revoke(&own.fingerprint).unwrap_err();
-    assert!(matches!(needed, KeysError::Repository(RepositoryError::StillNeeded { .. })), "{needed}");
+    assert!(matches!(needed, KeysError::StillNeeded { .. }), "{needed}");
     let unknown = revoke("58:C3:41:E0:97:9A:5C:C9:AB:02:80:AC:AC:CE:9B:36:4B:29:83:50").unwrap_err();
     assert!(matches!(unknown, KeysError::NotOnWhitelist(_)), "{unknown}");
     rotate().start(&owner.root(), &name(), &owner.keys(), now()).unwrap();

@@ -286,7 +286,7 @@ fn a_bucket_is_exported_and_read_back() {
     let keys = KeyFolder::new(shared_keys().join("keys"), &name());
     NewRepository::new(name()).create(&storage, &keys, now()).unwrap();
 
-    let exported = ExportedConfig::of(&storage, &name(), "root", None, None).unwrap();
+    let exported = ExportedConfig::new(&storage, &name(), "root", None, None).unwrap();
     assert_eq!(exported.warnings.len(), 2, "{:?}", exported.warnings);
     let [server_conf, client_conf, s3_conf] = &exported.write(&folder.path().join("conf")).unwrap()[..]
     else {

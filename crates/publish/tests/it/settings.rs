@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use esker_format::manifest::Manifest;
 use esker_format::name::RepositoryName;
-use esker_repository::{Disks, Repository, RepositoryError, SettingsChange, SettingsChanged};
+use esker_repository::{Disks, Repository, RepositoryError, SettingsChange, SettingsChanged, SettingsError};
 use esker_testkit::disk::{FaultDisk, Plan};
 
 use crate::workshop::{NAME, Workshop, disks, now};
@@ -19,7 +19,7 @@ fn set_on(
     disks: &Disks,
     workshop: &Workshop,
     pairs: &[(&str, Option<&str>)],
-) -> Result<SettingsChanged, RepositoryError> {
+) -> Result<SettingsChanged, SettingsError> {
     let open = || {
         let name = RepositoryName::parse(NAME).unwrap();
         Repository::open((disks, &*workshop.root()), &name, workshop.keys(), now())
@@ -27,7 +27,7 @@ fn set_on(
     change(pairs).run((disks, &*workshop.root()), open, now())
 }
 
-fn set(workshop: &Workshop, pairs: &[(&str, Option<&str>)]) -> Result<SettingsChanged, RepositoryError> {
+fn set(workshop: &Workshop, pairs: &[(&str, Option<&str>)]) -> Result<SettingsChanged, SettingsError> {
     set_on(&Disks::default(), workshop, pairs)
 }
 
@@ -106,17 +106,19 @@ fn unknown_names_and_wrong_values_change_nothing() {
     let workshop = Workshop::new();
     let refused = set(&workshop, &[("xattrs", Some("off")), ("compresion", Some("none"))]).unwrap_err();
     assert!(
-        matches!(&refused, RepositoryError::UnknownSetting { closest: Some("compression"), .. }),
+        matches!(&refused, SettingsError::UnknownSetting { closest: Some("compression"), .. }),
         "{refused}"
     );
     let refused = set(&workshop, &[("xattrs", Some("off")), ("ttl", Some("0"))]).unwrap_err();
-    assert!(matches!(&refused, RepositoryError::Setting { values: "SECONDS", .. }), "{refused}");
+    assert!(matches!(&refused, SettingsError::Setting { values: "SECONDS", .. }), "{refused}");
     assert_eq!(value(&workshop, "xattrs"), "on");
     let nowhere = change(&[("ttl", Some("1"))]).dry_run(&workshop.root().join("no")).unwrap_err();
-    assert!(matches!(nowhere, RepositoryError::NoRepository(_)), "{nowhere}");
+    let is_absent = matches!(nowhere, SettingsError::Repository(RepositoryError::NoRepository(_)));
+    assert!(is_absent, "{nowhere}");
     let _publishing = esker_store::LocalSink::open(workshop.root()).lock().unwrap();
     let refused = set(&workshop, &[("xattrs", Some("off"))]).unwrap_err();
-    assert!(matches!(refused, RepositoryError::Locked { .. }), "{refused}");
+    let is_locked = matches!(refused, SettingsError::Repository(RepositoryError::Locked { .. }));
+    assert!(is_locked, "{refused}");
 }
 
 /// After a failure of any disk operation, the repository is whole, with the old or the new settings.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use esker_format::time::UnixTime;
 use esker_store::Swap;
 
 use crate::error::RepositoryError;
@@ -26,4 +27,15 @@ pub fn exclusively<T, E: From<RepositoryError>>(
         }
         lock.read_again()?;
     }
+}
+
+/// Signs the head with the publisher's key, and with another term if one is given. Revision and root catalog stay.
+pub fn sign_head(
+    repository: &Repository,
+    now: UnixTime,
+    garbage_collectable: Option<bool>,
+) -> Result<(), RepositoryError> {
+    exclusively(repository, &AtomicBool::new(false), |lock| {
+        Ok((Some(Next { garbage_collectable, ..lock.same_revision(now) }), ()))
+    })
 }

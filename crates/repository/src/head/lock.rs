@@ -211,6 +211,7 @@ impl HeadLock<'_> {
             history: None,
             forgotten: HashSet::new(),
             branch_root: None,
+            garbage_collectable: None,
         }
     }
 }

@@ -46,21 +46,14 @@ pub struct Next {
     pub forgotten: HashSet<ContentHash>,
     /// Root catalog of another branch, which the reflog lists too.
     pub branch_root: Option<ContentHash>,
+    /// Whether old revisions may be collected; none keeps the published term.
+    pub garbage_collectable: Option<bool>,
 }
 
 impl HeadLock<'_> {
     /// Stores the remaining objects and replaces the head, if it still is the one that was read under the lock. All
     /// objects that the next head leads to have to be put.
     pub fn publish(&self, next: Next) -> Result<Swap, RepositoryError> {
-        self.publish_changed(next, &|_| ())
-    }
-
-    /// The same with further changes of the manifest.
-    pub(crate) fn publish_changed(
-        &self,
-        next: Next,
-        change: &dyn Fn(&mut Manifest),
-    ) -> Result<Swap, RepositoryError> {
         let repository = self.repository;
         let sink = repository.sink();
         let head = &self.head().verified;
@@ -118,7 +111,8 @@ impl HeadLock<'_> {
         if let Some(spool) = &repository.spool {
             spool.remember_reflog(&reflog)?;
         }
-        let mut manifest = Manifest {
+        let before = head.manifest().clone();
+        let manifest = Manifest {
             root_catalog: next.root.0,
             root_catalog_size: next.root.1,
             ttl: next.ttl,
@@ -129,9 +123,9 @@ impl HeadLock<'_> {
             reflog: Some(reflog),
             metainfo: metainfo.map(|object| object.hash),
             micro_catalog: None,
-            ..head.manifest().clone()
+            garbage_collectable: next.garbage_collectable.unwrap_or(before.garbage_collectable),
+            ..before
         };
-        change(&mut manifest);
         let signed = sign_manifest(&manifest, publisher.key()).map_err(RepositoryError::Signing)?;
         if sink.replace_root(manifest::PATH, &signed, Some(&self.head().bytes))? == Swap::Moved {
             return Ok(Swap::Moved);
@@ -154,7 +148,7 @@ impl HeadLock<'_> {
         let same = self.same_revision(now);
         // Equal bytes would be no other head.
         let timestamp = same.timestamp.max(UnixTime(self.head().verified.timestamp().0.saturating_add(1)));
-        Ok(self.publish_changed(Next { timestamp, ..same }, &|_| ())? == Swap::Replaced)
+        Ok(self.publish(Next { timestamp, ..same })? == Swap::Replaced)
     }
 
     /// Stores the reflog of a head that is public already, unless a later publisher has replaced that head: its reflog

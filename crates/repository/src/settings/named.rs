@@ -18,12 +18,12 @@ pub struct NamedSetting {
     pub values: &'static str,
     /// Description in one sentence.
     pub meaning: &'static str,
-    pub(super) place: Place,
+    pub(crate) place: Place,
 }
 
 /// Location of a setting's value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// The settings file of the publisher.
     File { get: fn(&Settings) -> String, set: fn(&mut Settings, &str) -> Result<(), String> },
     /// The settings file, and until it has one the head.
@@ -237,7 +237,7 @@ pub fn current(settings: &Settings, head: Option<(u32, bool)>) -> Vec<SettingVal
             Place::File { get, .. } => (Some(get(settings)), Some(get(&usual))),
             Place::Ttl => {
                 let ttl = settings.ttl.or(head.map(|(ttl, _)| ttl));
-                (ttl.map(|ttl| ttl.to_string()), Some(crate::create::TTL.to_string()))
+                (ttl.map(|ttl| ttl.to_string()), Some(super::TTL.to_string()))
             }
             Place::GarbageCollectable => (head.map(|(_, yes)| on_off(yes)), Some(on_off(true))),
         };
@@ -260,7 +260,7 @@ pub fn set_by_name(settings: &mut Settings, name: &str, text: &str) -> Result<St
 }
 
 /// Returns the name of a setting that resembles this one.
-pub(super) fn closest(name: &str) -> Option<&'static str> {
+pub(crate) fn closest(name: &str) -> Option<&'static str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', ' '], "_");
     let wanted = plain(name);
     let distances = NAMED.iter().map(|named| (distance(&wanted, named.name), named.name));

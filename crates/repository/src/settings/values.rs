@@ -42,7 +42,7 @@ pub(super) fn unless_off<T>(
 }
 
 /// Reads a switch, in the words of CernVM-FS's configuration too.
-pub(super) fn parse_switch(text: &str) -> Result<bool, String> {
+pub(crate) fn parse_switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "on" | "yes" | "true" | "1" => Ok(true),
         "off" | "no" | "false" | "0" => Ok(false),
@@ -55,7 +55,7 @@ pub(super) fn switch(value: &mut bool, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn number(text: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
+pub(crate) fn number(text: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
     let (first, last) = (*range.start(), *range.end());
     let number = text.parse().ok().filter(|number| range.contains(number));
     number.ok_or_else(|| format!("it is not a number from {first} to {last}"))

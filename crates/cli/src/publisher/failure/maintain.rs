@@ -54,7 +54,13 @@ impl OperationError for KeysError {
     }
 
     fn explain(&self) -> (Kind, Option<String>) {
-        let is_unlisted = matches!(self, Self::NotOnWhitelist(_));
-        (Kind::Usage, is_unlisted.then(|| "`esker key list NAME` lists the certificates".to_owned()))
+        let hint = match self {
+            Self::NotOnWhitelist(_) => "`esker key list NAME` lists the certificates",
+            Self::StillNeeded { .. } => {
+                "publish with the certificate in the keys folder first, then repeat this"
+            }
+            _ => return (Kind::Usage, None),
+        };
+        (Kind::Usage, Some(hint.to_owned()))
     }
 }

@@ -6,15 +6,44 @@ use esker_format::time::UnixTime;
 use esker_format::trust::ClaimedHead;
 use serde::Serialize;
 
-use super::named::{NAMED, NamedSetting, Place, SettingValue, closest, current};
-use super::values::{number, parse_switch};
-use super::{Settings, sign_head};
-use crate::create::TTL;
 use crate::error::RepositoryError;
+use crate::head::sign_head;
 use crate::repository::Repository;
+use crate::settings::{
+    NAMED, NamedSetting, Place, SettingValue, Settings, TTL, closest, current, number, parse_switch,
+};
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
 use crate::storage::{OpenStorage, Storage};
+
+/// Reasons why settings were not changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// The repository can't be read, or its head can't be replaced.
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
+    /// A setting can't have this value.
+    #[error("setting `{name}` can't be `{value}`: {reason}; it takes {values}")]
+    Setting {
+        /// Name of the setting.
+        name: String,
+        /// The value.
+        value: String,
+        /// Reason for the refusal.
+        reason: String,
+        /// Accepted values.
+        values: &'static str,
+    },
+    /// There is no such setting.
+    #[error("there is no setting `{name}`{}", closest.map(|name| format!("; there is `{name}`")).unwrap_or_default())]
+    UnknownSetting {
+        /// Name of the setting.
+        name: String,
+        /// Name of a similar setting.
+        closest: Option<&'static str>,
+    },
+}
 
 /// Settings to change, by name.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +95,7 @@ impl SettingsChange {
     }
 
     /// Returns what would change in the repository at a place, and changes nothing.
-    pub fn dry_run(&self, place: impl OpenStorage) -> Result<SettingsChanged, RepositoryError> {
+    pub fn dry_run(&self, place: impl OpenStorage) -> Result<SettingsChanged, SettingsError> {
         let storage = place.storage()?;
         Ok(self.plan(&storage, terms(&storage)?)?.told)
     }
@@ -77,7 +106,7 @@ impl SettingsChange {
         place: impl OpenStorage,
         open: impl FnOnce() -> Result<Repository, RepositoryError>,
         now: UnixTime,
-    ) -> Result<SettingsChanged, RepositoryError> {
+    ) -> Result<SettingsChanged, SettingsError> {
         let storage = place.storage()?;
         let told = self.plan(&storage, terms(&storage)?)?.told;
         if !told.signs_head {
@@ -95,19 +124,17 @@ impl SettingsChange {
         let plan = self.plan(&storage, terms)?;
         write(&storage, &plan.settings, repository.state())?;
         if plan.terms != terms {
-            sign_head(&repository, now, |manifest| {
-                manifest.garbage_collectable = plan.terms.garbage_collectable;
-            })?;
+            sign_head(&repository, now, Some(plan.terms.garbage_collectable))?;
         }
         Ok(plan.told)
     }
 
-    fn plan(&self, storage: &Storage, before: Terms) -> Result<Plan, RepositoryError> {
+    fn plan(&self, storage: &Storage, before: Terms) -> Result<Plan, SettingsError> {
         let old = Settings::read_of(storage)?.unwrap_or_default();
         let (mut new, mut terms) = (old, before);
         for (name, value) in &self.values {
             let named = find(name)?;
-            let refused = |reason| RepositoryError::Setting {
+            let refused = |reason| SettingsError::Setting {
                 name: named.name.to_owned(),
                 value: value.clone().unwrap_or_default(),
                 reason,
@@ -148,9 +175,9 @@ fn write(storage: &Storage, settings: &Settings, state: &Path) -> Result<(), Rep
     settings.write(&*storage.disks().private, &Settings::path(state))
 }
 
-fn find(name: &str) -> Result<&'static NamedSetting, RepositoryError> {
+fn find(name: &str) -> Result<&'static NamedSetting, SettingsError> {
     let plain = name.trim().to_ascii_lowercase().replace('-', "_");
-    let unknown = || RepositoryError::UnknownSetting { name: name.to_owned(), closest: closest(name) };
+    let unknown = || SettingsError::UnknownSetting { name: name.to_owned(), closest: closest(name) };
     NAMED.iter().find(|named| named.name == plain).ok_or_else(unknown)
 }
 
