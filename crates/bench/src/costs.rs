@@ -42,7 +42,7 @@ pub struct Plan {
 pub struct Row {
     /// Name of the operation.
     pub operation: &'static str,
-    /// Microseconds with all sizes small.
+    /// Microseconds with a small cache, a small catalog and one mount.
     pub small_us: f64,
     /// Microseconds with the large cache, with the large catalog, and with many mounts.
     pub large_us: [f64; 3],

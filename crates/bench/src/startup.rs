@@ -49,7 +49,7 @@ pub enum State {
 pub struct Plan {
     /// States to measure, in this order.
     pub states: Vec<State>,
-    /// Emulated distances of the server for cold runs; none for the real distance.
+    /// Emulated links to the server for cold runs; empty measures over the real link.
     pub links: Vec<Profile>,
     /// Numbers of processes that run the command at the same time.
     pub processes: Vec<usize>,

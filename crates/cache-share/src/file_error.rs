@@ -8,7 +8,7 @@ pub struct FileError {
     pub action: &'static str,
     /// File or directory of the operation.
     pub path: std::path::PathBuf,
-    /// Cause.
+    /// Error of the operating system.
     pub source: std::io::Error,
 }
 

@@ -20,7 +20,7 @@ pub struct Candidate {
     pub from: String,
     /// Path of the folder.
     pub path: PathBuf,
-    /// True if the folder is the cache itself; otherwise a subfolder of the user is.
+    /// True if the path is the cache itself; false if the cache is a folder of the user below it.
     pub is_cache: bool,
 }
 
@@ -227,8 +227,8 @@ fn own(found: &Metadata, uid: u32) -> Result<(), String> {
     }
 }
 
-/// True if a folder is a cache already: of objects, or only of parts of remote images. Other programs have folders of
-/// these names, too, but not with locks.
+/// Returns true if a folder already holds a cache: its objects, or only parts of remote images. The lock files tell
+/// it from folders of other programs with the same names.
 pub fn is_cache(folder: &Path) -> bool {
     let objects = folder.join("objects").is_dir() && folder.join("lock").is_file();
     objects || folder.join("images/lock").is_file()

@@ -26,7 +26,7 @@ pub fn of_machine() -> u64 {
     (told.totalram as u64).saturating_mul(u64::from(told.mem_unit))
 }
 
-/// Creates the folder of a cache in memory; returns its quota. `from` is the source of the setting, for users.
+/// Creates the folder of a cache in memory; returns its quota. `from` names the origin of the setting in messages.
 pub fn place(quota: u64, from: String) -> io::Result<(CacheLocation, u64)> {
     let quota = quota.max(LEAST);
     let total = total(quota);

@@ -496,7 +496,7 @@ impl ObjectStore for SharedCache {
 }
 
 impl SharedCache {
-    /// Returns the store's status as far as this process knows it, without waiting for another process.
+    /// Returns the store's status as this process knows it, without waiting for another process.
     pub fn known_status(&self) -> StoreStatus {
         if let Some(store) = self.own_store() {
             return store.status();

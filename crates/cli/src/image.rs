@@ -86,13 +86,13 @@ pub(crate) struct Opened {
 /// File extensions in URLs that name an image rather than a repository.
 const ENDINGS: [&str; 6] = [".sqfs", ".squashfs", ".sfs", ".sif", ".simg", ".img"];
 
-/// Returns true if a name looks like that of an image.
+/// Returns true if a name ends like that of an image.
 pub(crate) fn is_called_one(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 impl ImageLocation {
-    /// Returns true if an argument looks like an image file and no such file exists.
+    /// Returns true if an argument has the form of an image file's path and no such file exists.
     fn is_missing(text: &str) -> bool {
         is_called_one(text) && !text.contains("://") && std::fs::symlink_metadata(text).is_err()
     }

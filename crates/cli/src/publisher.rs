@@ -170,8 +170,8 @@ impl PublisherArgs {
         }
     }
 
-    /// Returns the place of a new repository, whose bucket has these options, and whether a bucket is remembered there now
-    /// that was not before.
+    /// Returns the place of a new repository in a bucket with these options. The second value is true if this call
+    /// stored the bucket's URL there.
     pub(crate) fn new_place(
         &self,
         name: &str,

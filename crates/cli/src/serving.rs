@@ -1,4 +1,4 @@
-//! What the servers of the command line share: limits of clients, logs, metrics, signals and readiness.
+//! Defines the parts that server commands share: client limits, logs, metrics, signals, readiness.
 
 pub(crate) mod storage;
 
@@ -83,7 +83,7 @@ enum LogFormArg {
     Json,
 }
 
-/// What a server opens before it gives up the privileges of root.
+/// Files and sockets that a server opens before it drops the privileges of root.
 pub(crate) struct Opened {
     /// User to run as.
     pub(crate) account: Option<Account>,
@@ -91,7 +91,7 @@ pub(crate) struct Opened {
     pub(crate) listeners: Vec<TcpListener>,
     /// Socket for metrics, if they have one of their own.
     pub(crate) metrics: Option<TcpListener>,
-    /// The service manager, to which the server tells its state.
+    /// Service manager to which the server reports its state.
     pub(crate) manager: Arc<Manager>,
     log: Option<LogOutput>,
     /// Path of the access log, where it is opened again.
@@ -142,7 +142,7 @@ impl Opened {
     }
 }
 
-/// Starts the opener, gives up the privileges of root, and confines the process.
+/// Starts the opener, drops the privileges of root, and confines the process.
 pub(crate) fn become_server(
     account: Option<&Account>,
     policy: Policy,
@@ -174,7 +174,7 @@ pub(crate) fn cache_folder(cache: &Path, account: Option<&Account>) -> Result<Pa
     Ok(cache)
 }
 
-/// Connects to the service manager, if there is one; a server goes on without one that is gone.
+/// Connects to the service manager, if there is one; the server also runs without it.
 pub(crate) fn manager() -> Manager {
     Manager::connect()
         .inspect_err(|error| tracing::warn!("can't connect to the service manager: {error}"))
@@ -214,7 +214,7 @@ pub(crate) fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     Ok(receiver)
 }
 
-/// What signals act on.
+/// Parts of a server that signals act on.
 pub(crate) struct Controls {
     pub(crate) stopper: Stopper,
     pub(crate) tls: Option<Arc<TlsFiles>>,
@@ -223,7 +223,7 @@ pub(crate) struct Controls {
 }
 
 impl Controls {
-    /// Acts on signals, in a thread of its own.
+    /// Acts on signals, in a separate thread.
     pub(crate) fn start(self, signals: mpsc::Receiver<Received>) -> Result<(), Failure> {
         let started = std::thread::Builder::new().name("stop".into()).spawn(move || self.follow(&signals));
         started.context(Kind::Failed, "can't start a thread").map(drop)

@@ -41,7 +41,7 @@ pub(crate) struct Transactions {
     folder: PathBuf,
 }
 
-/// A transaction.
+/// Open or kept transaction of a repository.
 pub(crate) struct Transaction {
     pub(crate) id: String,
     folder: PathBuf,
@@ -55,11 +55,11 @@ pub(crate) struct Transaction {
 pub(crate) enum State {
     /// A process has it: its command runs, or it is being published or dropped.
     Running,
-    /// Its command has ended.
+    /// The command of the transaction has ended.
     Kept,
-    /// Its processes were killed before its command had ended.
+    /// The processes of the transaction were killed before its command ended.
     Interrupted,
-    /// Its record can't be read.
+    /// The record of the transaction can't be read.
     Damaged,
 }
 

@@ -35,7 +35,7 @@ pub enum ProblemKind {
     Unreadable {
         /// Path.
         path: PathBuf,
-        /// Reason.
+        /// Reason why the file can't be read.
         why: String,
     },
     /// The file is not UTF-8.
@@ -58,7 +58,7 @@ pub enum ProblemKind {
     Unsourced {
         /// Path.
         path: PathBuf,
-        /// Reason.
+        /// Reason why the file can't be read.
         why: String,
     },
     /// Parameters that only a sourced file sets, which CernVM-FS and Esker ignore.
@@ -92,7 +92,7 @@ pub enum ProblemKind {
     ConfigRepository {
         /// Folder of the configuration repository.
         path: PathBuf,
-        /// Reason.
+        /// Reason why it is not available.
         why: String,
         /// True if the configuration requires it.
         required: bool,

@@ -35,7 +35,7 @@ pub struct SyslogOptions {
 }
 
 impl Default for SyslogOptions {
-    /// Returns options for notices without a prefix to the socket of the system's log.
+    /// Returns options that send notices, without a prefix, to the system's log socket.
     fn default() -> Self {
         Self { to: SyslogTarget::Socket(SYSLOG.into()), local: None, severity: NOTICE, prefix: String::new() }
     }

@@ -10,7 +10,7 @@ pub(crate) type Call = (&'static str, c_long);
 pub(crate) struct Group {
     /// Name in the table of SECURITY.md.
     pub(crate) name: &'static str,
-    /// What the calls are for.
+    /// Purpose of the calls, for the table in the documentation.
     pub(crate) purpose: &'static str,
     /// Calls of all architectures.
     pub(crate) calls: &'static [Call],

@@ -1,4 +1,4 @@
-//! Restricts paths and ports with Landlock, as far as the kernel has it.
+//! Restricts paths and ports with the rights that the kernel's Landlock supports.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What a process may do, and what the kernel enforces of it.
+//! Defines the permissions of a process, and enforces those that the kernel supports.
 
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -100,8 +100,8 @@ pub fn probe() -> Confinement {
 }
 
 impl Prepared {
-    /// Restricts this thread and the threads that it starts, for good, as far as the kernel can. Sets `no_new_privs`. The
-    /// outcome is also that of [`Confinement::get`].
+    /// Restricts this thread, and those that it starts, permanently and as far as the kernel supports it. Sets
+    /// `no_new_privs`. The outcome is also that of [`Confinement::get`].
     pub fn enforce(self) -> Confinement {
         self.apply().of_this_process()
     }

@@ -5,7 +5,7 @@ use crate::calls::{
     READ_PATHS, SESSION, SIGNALS, SOCKET_PAIRS, SOCKETS, THREADS, TIME,
 };
 
-/// What a process is for, which decides what it may do.
+/// Purpose of a process, which decides its permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Serves a mount of a repository or an image.
@@ -40,7 +40,7 @@ pub(crate) enum Network {
     Local,
 }
 
-/// How Landlock treats the paths of a role.
+/// Treatment of the read paths of a role by Landlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     /// All paths may be read; only writing is restricted.

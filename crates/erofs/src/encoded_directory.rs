@@ -36,8 +36,8 @@ impl EncodedDirectory {
 impl Allocator {
     /// Encodes a directory. `names` has all its entries, sorted.
     ///
-    /// The first call assigns all positions. Later calls find the entries there; if the directory differs,
-    /// which the tree forbids, there is no result.
+    /// The first call assigns all positions, where later calls find the entries. Returns `None` if the directory
+    /// differs from the first call, which the tree forbids.
     pub(crate) fn encode(
         &mut self,
         directory: &Arc<Directory>,

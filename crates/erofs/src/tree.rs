@@ -44,7 +44,7 @@ pub enum XattrPolicy {
 
 struct Core {
     tree: Arc<dyn Tree>,
-    /// Whether any node may have extended attributes.
+    /// True if any node may have extended attributes.
     may_have_xattrs: bool,
     /// First block of the image.
     first: Vec<u8>,

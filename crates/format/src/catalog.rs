@@ -70,7 +70,7 @@ pub enum CatalogError {
     },
 }
 
-/// Most directories above an entry: more than a path can have, so that a loop ends.
+/// Maximum depth of an entry: more than a path can have, so that a loop ends.
 const DEPTH_MAX: usize = 2048;
 
 /// A file catalog over immutable bytes.

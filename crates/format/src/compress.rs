@@ -146,7 +146,7 @@ fn inflate_growing(
     Ok(plain)
 }
 
-/// Variant of [`decompress`] that passes the plain bytes on, piece by piece; returns their number.
+/// Decompresses like [`decompress`] and passes the plain bytes on in pieces; returns their number.
 pub fn inflate_into(
     stored: &[u8],
     compression: Compression,

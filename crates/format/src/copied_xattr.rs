@@ -1,4 +1,4 @@
-//! Extended attributes that an overlay copies from a published tree, and how it is told of the others.
+//! Attributes of published entries that an overlay can't copy, and the attribute that replaces them.
 //!
 //! An overlay that an ordinary user mounts can set only attributes of the user namespace, and none has those with which
 //! overlays mark entries. The lower layer of a transaction shows none of these. In their place an entry that has some shows

@@ -12,7 +12,7 @@ pub struct Letter<'a> {
     pub text: &'a [u8],
     /// Hash of the text as printed by the signer, which the signature covers.
     pub printed: &'a [u8],
-    /// The same hash, parsed.
+    /// Parsed value of that hash.
     pub hash: ContentHash,
     /// Signature of the printed hash.
     pub signature: &'a [u8],

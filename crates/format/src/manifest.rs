@@ -25,7 +25,7 @@ pub struct Manifest {
     pub root_catalog_size: u64,
     /// `R`: the MD5 of the path of the root, as written.
     pub root_path: String,
-    /// `D`: seconds after which clients look for a newer manifest.
+    /// `D`: seconds after which clients ask for a newer manifest.
     pub ttl: u32,
     /// `S`: the number of the revision.
     pub revision: u64,

@@ -76,7 +76,7 @@ pub struct ServerStatus {
     pub last_gc: Option<String>,
     /// Time of the last check.
     pub last_check: Option<String>,
-    /// Whether the last check succeeded; none if none ran or its result is unknown.
+    /// True if the last check succeeded; `None` if none ran or its result is unknown.
     pub check_succeeded: Option<bool>,
 }
 

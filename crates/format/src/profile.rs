@@ -44,7 +44,7 @@ pub struct ProfileFile {
     pub path: String,
     /// Size in bytes.
     pub size: u64,
-    /// Whether the file is executable.
+    /// True if the file is executable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub program: bool,
 }

@@ -95,7 +95,7 @@ impl Version {
     }
 }
 
-/// A marshalled object, as far as it is needed.
+/// Parts of a marshalled object that are needed.
 #[derive(Clone, Copy, Debug)]
 enum Value<'a> {
     Bytes(&'a [u8]),

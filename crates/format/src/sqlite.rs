@@ -46,7 +46,7 @@ pub enum SqliteError {
     Truncated {
         /// Pages in the file.
         present: u32,
-        /// Pages that the header states.
+        /// Number of pages in the header.
         stated: u32,
     },
     /// A page violates the format.

@@ -184,7 +184,8 @@ pub enum TrustError {
 }
 
 impl TrustError {
-    /// Returns true if the head is older than the last accepted one; another server, or this one later, may have a newer one.
+    /// Returns true if the head is older than the last accepted one. Another server may have a newer head, or this
+    /// one may have it later.
     pub fn is_older(&self) -> bool {
         matches!(self, Self::OlderTimestamp { .. } | Self::OlderRevision { .. } | Self::OlderWhitelist { .. })
     }
@@ -508,7 +509,7 @@ impl VerifiedHead {
         AcceptedHead { revision, timestamp, root, whitelist: self.whitelist_created }
     }
 
-    /// Returns the seconds after which to look for a newer head, as the manifest states.
+    /// Returns the seconds after which clients ask for a newer head, as the manifest states.
     pub const fn ttl(&self) -> u32 {
         self.manifest.ttl
     }

@@ -25,9 +25,9 @@ pub struct Whitelist {
     pub expires: UnixTime,
     /// Name of the repository, as written.
     pub name: String,
-    /// Whether the whitelist requires verification with PKCS#7.
+    /// True if the whitelist requires verification with PKCS#7.
     pub pkcs7: bool,
-    /// Whether the whitelist requires certificates to be checked against certificate authorities.
+    /// True if the whitelist requires certificates to be checked against certificate authorities.
     pub ca_chain: bool,
     /// Fingerprints of accepted certificates.
     pub fingerprints: Vec<ContentHash>,

@@ -64,7 +64,7 @@ pub(crate) struct Connection {
     /// Threads for calls of the tree that the thread of deadlines must not wait for: a disk may not answer.
     pub(crate) background: Pool,
     pub(crate) worker_count: WorkerCount,
-    /// Whether an overlay covers the tree: see [`crate::Session::put_below_overlay`].
+    /// True if an overlay covers the tree: see [`crate::Session::put_below_overlay`].
     pub(crate) below_overlay: AtomicBool,
 }
 

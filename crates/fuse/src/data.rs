@@ -11,7 +11,7 @@ use crate::channel::Channel;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Parts of a reply above which they are copied together: writev(2) takes 1024.
+/// Maximum number of parts of a reply that are sent uncopied: writev(2) takes 1024.
 const MOST_PARTS: usize = 512;
 
 thread_local! {

@@ -21,7 +21,7 @@ use crate::trusted;
 use crate::wire;
 use crate::workers::Spinner;
 
-/// Marks the number of an INTERRUPT; without it, it is the number of the request that is meant.
+/// Marks the number of an INTERRUPT; without the bit it is the number of the interrupted request.
 const INTERRUPT_BIT: u64 = 1;
 
 /// Delay of a deferred request.

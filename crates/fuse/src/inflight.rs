@@ -46,7 +46,7 @@ pub(crate) enum TreeOp {
     },
     XattrNames {
         size: usize,
-        /// Whether the caller may see names in `trusted.`.
+        /// True if the caller may see names in `trusted.`.
         trusted: bool,
     },
 }
@@ -203,7 +203,7 @@ impl Request {
         self.state.load(Ordering::Acquire) & CLAIMED != 0
     }
 
-    /// Records that its worker goes on to other requests; returns false if it was answered before.
+    /// Records that its worker serves other requests from now on; returns false if it was answered before.
     pub(crate) fn leave(&self) -> bool {
         self.state.compare_exchange(0, LEFT, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

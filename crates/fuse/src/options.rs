@@ -35,7 +35,7 @@ impl Default for Deadlines {
 /// Returns whether a caller of this group may see the extended attribute of this name; others get `ENODATA`.
 pub type XattrGuard = Arc<dyn Fn(&[u8], u32) -> bool + Send + Sync>;
 
-/// Another process, which does for a confined one what its restrictions forbid: operations on its own mount.
+/// Process that performs operations on its own mount which a confined process may not perform.
 pub trait MountHelper: Send + Sync {
     /// Unmounts the mount.
     fn unmount(&self, how: Unmount) -> Result<(), MountError>;
@@ -62,9 +62,9 @@ pub struct SessionOptions {
     pub xattr_guard: Option<XattrGuard>,
     /// True if another process may go on with the session ([`crate::Session::resume`]).
     pub outlives: bool,
-    /// Whether the kernel enforces the access control lists that the tree has as extended attributes.
+    /// True if the kernel enforces the access control lists that the tree has as extended attributes.
     pub enforce_acls: bool,
-    /// Process that unmounts, and looks at callers; none if this process may do so itself.
+    /// Process that unmounts and inspects callers; `None` if this process may do so itself.
     pub helper: Option<Arc<dyn MountHelper>>,
 }
 

@@ -40,7 +40,7 @@ const BACKGROUND: usize = 4;
 /// Pause between two checks whether all requests are answered.
 const RETIRING: Duration = Duration::from_millis(1);
 
-/// What outlives the process of a session, for [`Session::resume`].
+/// Descriptors that outlive the process of a session, for [`Session::resume`].
 #[derive(Debug)]
 pub struct SessionDescriptors {
     /// Descriptors of the connection: the one that was mounted, and one for each further worker.
@@ -105,8 +105,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Goes on with the session of a process that ended without unmounting: the kernel notices nothing but a delay.
-    /// Calls [`Tree::watch`] and [`Tree::resumed`].
+    /// Resumes the session of a process that ended without unmounting: the kernel notices only a delay. Calls
+    /// [`Tree::watch`] and [`Tree::resumed`].
     ///
     /// Requests that the other process had read and not answered are served again (see the module `resume`).
     pub fn resume(
@@ -349,7 +349,7 @@ impl Connection {
         started.is_ok()
     }
 
-    /// Cleans up after the last worker, unless another process goes on with the nodes.
+    /// Cleans up after the last worker, unless another process resumes the session.
     fn end_unless_retiring(&self) {
         if !self.worker_count.is_retiring() {
             self.end();

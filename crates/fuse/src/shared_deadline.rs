@@ -23,7 +23,7 @@ const GENERATIONS: u8 = 2;
 /// Maximum number of recorded failures.
 const MOST: usize = 256;
 
-/// Object of a request, for which a deadline is shared.
+/// Key of the requests that share a deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
     Name(Box<[u8]>),

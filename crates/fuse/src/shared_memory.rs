@@ -37,7 +37,7 @@ const _: () = assert!(SLOT_LEN >= abi::MIN_READ_BUFFER && SLOT_LEN >= 40 + 40 + 
 /// Bits of a slot's state for the length; those above have the number of the channel.
 const LENGTH_BITS: u32 = 16;
 const LENGTH_MASK: u32 = (1 << LENGTH_BITS) - 1;
-/// Length of a slot into which the kernel may be writing a request.
+/// Stands for a length in the state of a slot into which the kernel may be writing a request.
 const READING: u32 = LENGTH_MASK;
 const _: () = assert!(SLOT_LEN < READING as usize);
 /// Maximum size of a WRITE, which trees never receive; the kernel takes no less than this.

@@ -57,7 +57,7 @@ pub(crate) struct WorkerPool {
     asked_alone: AtomicU64,
     /// Timer of the watchdog.
     alarm: OwnedFd,
-    /// Whether the timer is set.
+    /// True if the timer is set.
     is_set: AtomicBool,
 }
 

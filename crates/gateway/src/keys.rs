@@ -40,16 +40,16 @@ pub struct PublisherKey {
 /// Limits of one publisher; none is the limit of the gateway. Field names are an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyLimits {
-    /// Longest time that a lease lives without a renewal, in seconds.
+    /// Maximum lifetime of a lease without a renewal, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
-    /// Most leases at once.
+    /// Maximum number of concurrent leases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<u32>,
-    /// Most bytes of objects that a lease may send.
+    /// Maximum number of bytes of objects that a lease may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_bytes: Option<u64>,
-    /// Most requests in a second.
+    /// Maximum number of requests in a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<u32>,
 }

@@ -49,11 +49,11 @@ pub struct Lease {
     pub protocol: u32,
     /// End of the lease, unless it is renewed.
     pub expires: Millis,
-    /// What the lease is used for.
+    /// Use of the lease.
     pub state: State,
 }
 
-/// What a lease is used for.
+/// Use of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum State {
     /// The publisher sends objects.
@@ -147,7 +147,7 @@ pub enum Refused {
 pub enum Commit {
     /// The commit may begin once this change is durable.
     Begin(Change),
-    /// The same request was carried out: number of its revision.
+    /// The request was carried out before: number of its revision.
     Done(u64),
 }
 

@@ -36,8 +36,7 @@ pub use sweep::Deleted;
 pub(crate) const KEEP_SECONDS: i64 = 3 * esker_repository::settings::DAY;
 /// Default seconds between condemning an object and deleting it.
 pub(crate) const GRACE_SECONDS: i64 = 3600;
-/// Least age of an object without a revision before it counts as left over: a publish in flight has stored objects that
-/// no revision names yet.
+/// Minimum age of an object without a revision that counts as left over.
 pub(crate) const ORPHAN_SECONDS: i64 = esker_repository::settings::DAY;
 
 /// Which revisions are kept besides the head and the tagged ones.
@@ -47,7 +46,7 @@ pub enum Keep {
     Age(i64),
     /// This many before the head.
     Last(u64),
-    /// None.
+    /// No others: only the head and the tagged revisions stay.
     Tags,
 }
 
@@ -76,7 +75,7 @@ pub enum CollectProgress {
     },
 }
 
-/// How a repository is collected.
+/// Options of a collect.
 pub struct Collect<'c> {
     /// Which revisions are kept.
     pub keep: Keep,
@@ -84,7 +83,7 @@ pub struct Collect<'c> {
     pub automatic_tags: Option<i64>,
     /// Seconds between condemning an object and deleting it; 0 deletes at once.
     pub grace: i64,
-    /// Whether objects that no revision names are collected too, once they are this many seconds old.
+    /// Minimum age in seconds at which objects without a revision are collected, too; `None` leaves them.
     pub orphans: Option<i64>,
     /// File to which the names of deleted objects are appended, with times and causes.
     pub log: Option<PathBuf>,
@@ -145,7 +144,7 @@ impl<'c> Collect<'c> {
 /// Result of a collect.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Collected {
-    /// What was decided.
+    /// Executed plan.
     pub plan: CollectPlan,
     /// Deleted objects that an earlier collect or this one had condemned.
     pub deleted: Deleted,

@@ -25,7 +25,7 @@ const REQUEST_MAX: u64 = 4 * 1024;
 const RESPONSE_MAX: u64 = 4 * 1024 * 1024;
 /// Timeout for a client's request, and for reading the reply.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
-/// Clients served at the same time.
+/// Maximum number of clients that are served at the same time.
 const CLIENTS_MAX: usize = 16;
 /// Maximum pause after a failed accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
@@ -99,7 +99,7 @@ pub type Answer = Arc<dyn Fn(Request) -> Response + Send + Sync>;
 /// Function that serves a trace until its client or the mount ends it.
 pub(crate) type Stream = Arc<dyn Fn(&TraceRequest, UnixStream) -> io::Result<()> + Send + Sync>;
 
-/// What a control socket answers with.
+/// Sources of the answers of a control socket.
 #[derive(Clone)]
 struct Service {
     answer: Answer,
@@ -175,7 +175,7 @@ impl From<Listening> for OwnedFd {
 }
 
 impl Listening {
-    /// Goes on with the socket of another process, where clients may wait already.
+    /// Resumes the socket of another process, at which clients may wait already.
     pub fn resume(listener: OwnedFd) -> Self {
         Self { listener: listener.into() }
     }

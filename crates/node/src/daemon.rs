@@ -25,7 +25,7 @@ use crate::sys;
 const REPORT_MAX: u64 = 64 * 1024;
 /// Time limit for a failed daemon to end.
 const ENDING: Duration = Duration::from_secs(5);
-/// Bytes of the log that are shown of a daemon that died without a report.
+/// Number of bytes of its log that are shown when a daemon died without a report.
 const LOG_TAIL: u64 = 2 * 1024;
 
 /// The one message of a starting daemon.

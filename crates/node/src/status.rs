@@ -28,7 +28,7 @@ pub struct MountStatus {
     /// Mount point.
     #[serde(with = "esker_cache_share::shown_path")]
     pub mountpoint: PathBuf,
-    /// The command of `esker run` for which alone it is mounted; absent for a mount that all see.
+    /// Command of the `esker run` that made the mount for itself; absent for a mount that all users see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// The repository's name.

@@ -17,7 +17,7 @@ pub struct StorageSettings {
     /// Region that requests are signed for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// Whether the bucket is a part of the path, not of the host name. Default: true with an endpoint.
+    /// True if the bucket is a part of the path, not of the host name. Default: true with an endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_style: Option<bool>,
     /// Storage class of objects; heads have the default one.
@@ -38,13 +38,13 @@ pub struct StorageSettings {
     /// Profile in the files of credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// Whether requests are not signed, for reading public buckets.
+    /// True if requests are not signed, for reading public buckets.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub anonymous: bool,
     /// File that publishers lock, for servers without atomic conditional puts. All publishers must use the same file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<PathBuf>,
-    /// Whether every stored object is read back and compared; otherwise its length or checksum is.
+    /// True if every stored object is read back and compared; otherwise its length or checksum is.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub read_back: bool,
     /// Folder of the publisher's local state, which remembers the probe of conditional puts.

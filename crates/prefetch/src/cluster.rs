@@ -89,7 +89,7 @@ pub struct BundleObject {
     pub size: u64,
     /// Range of the object that is read.
     pub range: Range<u64>,
-    /// The same range, as a position in the file.
+    /// Position of that range in the file.
     pub arrival: Arrival,
     /// True if the object is a chunk of the file.
     pub chunk: bool,

@@ -14,7 +14,7 @@ use crate::folders::Leaf;
 use crate::python_imports::PythonModule;
 use crate::world::File;
 
-/// What predictors handle; `C` is the request for a catalog.
+/// Event that predictors handle; `C` is the request for a catalog.
 pub enum Event<C> {
     /// A program reads a part of an object, for the first time in a while.
     Read(Read),
@@ -102,7 +102,7 @@ impl Read {
 pub struct Ended {
     /// Key of the object.
     pub key: CacheKey,
-    /// How it ended.
+    /// Result of the fetch.
     pub outcome: Outcome,
 }
 
@@ -145,7 +145,7 @@ pub enum Purpose {
     ElfPart(NodeKey, usize),
 }
 
-/// What the caller of the [planner](crate::Planner) does, in order.
+/// Action of the caller of the [planner](crate::Planner).
 pub enum Action<C> {
     /// Fetch an object and open it; then handle [`Event::Opened`] with the purpose.
     Open(ObjectRequest, Purpose),

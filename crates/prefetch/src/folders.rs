@@ -50,7 +50,7 @@ impl Folder {
         Self { path: path.into(), folders, files, libraries: Vec::new() }
     }
 
-    /// Returns the folder with these large libraries.
+    /// Sets the large libraries of the folder.
     pub fn with_libraries(mut self, mut libraries: Vec<Box<[u8]>>) -> Self {
         libraries.sort_unstable();
         self.libraries = libraries;

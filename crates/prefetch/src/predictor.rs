@@ -18,7 +18,7 @@ pub(crate) trait Predictor<C> {
     fn clear(&mut self) {}
 }
 
-/// What a predictor works with while it handles an event.
+/// State that a predictor uses while it handles an event.
 pub(crate) struct Context<'c, C> {
     pub(crate) world: &'c mut dyn World<Catalog = C>,
     pub(crate) queue: &'c mut Queue,

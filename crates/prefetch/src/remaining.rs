@@ -33,7 +33,7 @@ pub(crate) struct RemainingChunks {
     /// Chunks that will be read soon, with the paths of their files.
     soon: VecDeque<(Box<[u8]>, Candidate)>,
     line: VecDeque<RemainingChunk>,
-    /// Time since when there are remaining chunks.
+    /// Time at which chunks first remained to be read; `None` if none remain.
     since: Option<Instant>,
     /// True if nothing was read for a while.
     quiet: bool,

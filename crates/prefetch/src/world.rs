@@ -1,4 +1,4 @@
-//! What predictors see of the repository, the cache and the mount.
+//! Defines the access of predictors to repository, cache and mount.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -125,7 +125,7 @@ impl Changes {
         self.directories.range(range).map(|(path, _)| path)
     }
 
-    /// Forgets all changes in a directory; those below it stay.
+    /// Removes all changes of the entries in a directory; changes below its subdirectories stay.
     pub(crate) fn forget(&mut self, directory: &[u8]) {
         self.directories.remove(directory);
     }

@@ -26,11 +26,11 @@ pub struct Cluster {
 
 /// Directories whose subdirectories are packages.
 const COLLECTIONS: [&str; 5] = ["site-packages", "dist-packages", "node_modules", "site_perl", "vendor_perl"];
-/// Fewest files read of a package that gets a cluster of its own; a smaller one joins the cluster of its reader.
+/// Minimum number of read files of a package with a separate cluster; smaller ones join their reader's.
 const PACKAGE_FILES_MIN: usize = 8;
-/// Fewest reads of a cluster that gets a bundle, unless its trigger was named.
+/// Minimum number of reads of a cluster with a bundle, unless its trigger was named.
 const READS_MIN: usize = 2;
-/// Most clusters of a profile with unnamed triggers; those with the fewest reads are dropped.
+/// Maximum number of clusters of a profile with unnamed triggers. Those with the fewest reads are dropped.
 const CLUSTERS_MAX: usize = 128;
 
 /// Finds the clusters of a profile, in the order of their triggers, and the number of omitted clusters.

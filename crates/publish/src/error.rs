@@ -125,7 +125,7 @@ pub enum PublishError {
     Rules {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Reason why the file can't be published.
         reason: String,
     },
     /// The rules for nested catalogs are invalid.

@@ -43,7 +43,7 @@ pub struct Ingest<'r> {
     pub delete: Vec<Vec<u8>>,
     /// Owner of the added entries.
     pub owner: Owner,
-    /// Whether the target becomes the root of a nested catalog.
+    /// True if the target becomes the root of a nested catalog.
     pub nested: bool,
     /// Options of the publish.
     pub options: PublishOptions<'r>,

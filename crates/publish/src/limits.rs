@@ -8,7 +8,7 @@ use crate::changes::Changes;
 use crate::error::PublishError;
 use crate::over_limit::{FILE, OverLimit};
 
-/// Most files and catalogs above a limit that are named.
+/// Maximum number of listed files and catalogs above a limit.
 const NAMED_MAX: usize = 20;
 
 /// Files and catalogs of one revision that exceed limits.

@@ -76,11 +76,11 @@ pub struct Upper {
 pub struct PublishUpper<'r> {
     /// The upper folder.
     pub upper: Upper,
-    /// How it is done.
+    /// Options of the publish.
     pub options: PublishOptions<'r>,
 }
 
-/// Most paths that the refusal of changes outside of a directory names.
+/// Maximum number of paths that an error about changes outside of a directory lists.
 const OUTSIDE_NAMED: usize = 20;
 
 /// A published revision in a folder, read without keys and without a lock.
@@ -200,7 +200,7 @@ impl Upper {
     }
 }
 
-/// What an upper folder changes.
+/// Changes of an upper folder.
 struct Planned {
     plan: Plan,
     within: Vec<u8>,

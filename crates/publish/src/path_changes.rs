@@ -15,7 +15,7 @@ pub struct PathChange {
     /// The path in the repository.
     #[serde(serialize_with = "as_text")]
     pub path: Vec<u8>,
-    /// How the path changes.
+    /// Kind of change.
     pub change: ChangeKind,
     /// Kind of entry: `file`, `directory`, `symlink` or `special`; for a removed path, its old kind.
     pub kind: &'static str,

@@ -76,7 +76,7 @@ pub(crate) struct Pipeline<'r> {
 const MEMORY_MAX: u64 = 192 << 20;
 /// Maximum number of pieces in the queue of the workers.
 const QUEUE_LEN: usize = 256;
-/// Bytes per read while the feeder looks for a cut.
+/// Number of bytes per read while the feeder searches for a cut.
 const BLOCK: usize = 256 << 10;
 
 /// Hands files to a [`Feed`]; runs on a thread of its own.

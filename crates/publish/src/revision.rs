@@ -86,7 +86,7 @@ pub(crate) struct Context<'r> {
 /// Attempts of a change whose objects are collected while it is prepared.
 const ATTEMPTS: u32 = 5;
 
-/// Computes and publishes a change; again on the newest revision if objects of it were collected meanwhile.
+/// Computes and publishes a change. Retries on the newest revision if objects of its base were collected meanwhile.
 pub(crate) fn until_kept<T>(
     repository: &Repository,
     branch: Option<&BranchRequest>,
@@ -163,7 +163,7 @@ impl<'r> Context<'r> {
         Ok(Self { target, file_index, started, ..Self::without_index(repository, base, now)? })
     }
 
-    /// The same for a publisher whose source is no folder that stays.
+    /// Creates the inputs like `on`, without an index of the source files.
     pub(crate) fn without_index(
         repository: &'r Repository,
         base: Base,

@@ -42,7 +42,7 @@ pub struct RollbackReport {
     pub tags_removed: Vec<String>,
     /// The tag that now names the new revision.
     pub tag: Option<String>,
-    /// What the rollback changes.
+    /// Number of changes by the rollback.
     pub counts: DiffCounts,
 }
 

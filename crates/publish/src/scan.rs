@@ -29,7 +29,7 @@ pub(crate) struct Scan<'r> {
 struct Step {
     relative: Vec<u8>,
     facts: Facts,
-    /// Whether there is a published directory to compare with.
+    /// True if there is a published directory to compare with.
     existed: bool,
 }
 

@@ -53,10 +53,10 @@ const LIST: &str = "list";
 const PROGRESS: &str = "progress";
 const REVIVED: &str = "revived";
 const COLLECTIONS: &str = "collections";
-/// More than the names of ten million revived objects.
+/// Maximum length of the list of revived objects in bytes: ten million names need less.
 const REVIVED_MAX: u64 = 1 << 30;
 const SMALL_MAX: u64 = 1 << 16;
-/// Records that are written and read at once.
+/// Number of records in one read or write.
 const RECORDS_AT_ONCE: usize = 4096;
 
 /// Place of the lists of one repository.
@@ -118,8 +118,8 @@ impl CondemnedFolder {
         Self { shared: sink.map(SharedRecord::new), ..self }
     }
 
-    /// The same for a replica in object storage, whose writers hold a lease: as in a folder, objects can be taken off a list
-    /// whose deletion has begun.
+    /// Sets that all writers hold a lease, as those of a replica in object storage do. Objects can then be removed
+    /// from a list whose deletion has begun, as in a folder.
     pub fn with_lease(self) -> Self {
         Self { shared: self.shared.map(SharedRecord::with_lease), ..self }
     }
@@ -339,7 +339,7 @@ impl Condemned {
         Ok(false)
     }
 
-    /// Takes objects off the list, durably; those that are not on it are fine.
+    /// Removes objects from the list, durably; ignores those that are not on it.
     pub fn revive(&mut self, objects: &[ObjectName]) -> Result<(), RepositoryError> {
         let before = self.revived.len();
         for object in objects {
@@ -389,7 +389,7 @@ impl Condemned {
         self.set_progress(State::Deleting, batch.done)
     }
 
-    /// Removes the list once everything on it is deleted, or when the collect is given up.
+    /// Removes the list once all its objects are deleted, or when the collect is cancelled.
     pub fn remove(self) -> Result<(), RepositoryError> {
         if let Some(shared) = &self.folder.shared {
             shared.end(&self.id)?;

@@ -35,7 +35,7 @@ pub struct NewRepository {
     pub settings: Settings,
     /// Seconds after which clients check for a newer revision.
     pub ttl: u32,
-    /// Whether old revisions may be collected.
+    /// True if old revisions may be collected.
     pub garbage_collectable: bool,
     /// Days for which the whitelist is valid.
     pub whitelist_days: u32,

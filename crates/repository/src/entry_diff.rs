@@ -28,7 +28,7 @@ impl Attributes {
     pub const XATTRS: Self = Self(1 << 6);
     /// Places where a file is cut.
     pub const CHUNKS: Self = Self(1 << 7);
-    /// Whether a directory has a catalog of its own, or which revision it shows.
+    /// The nested catalog of a directory, or the bound revision that it shows.
     pub const NESTED: Self = Self(1 << 8);
     /// Hard links.
     pub const LINKS: Self = Self(1 << 9);

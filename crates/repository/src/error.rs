@@ -46,7 +46,7 @@ pub enum RepositoryError {
     /// Another process is publishing.
     #[error("another process is publishing to `{place}`{}", described(holder))]
     Locked {
-        /// The repository, or the lock in the spool folder of the reference implementation.
+        /// Path of the locked repository, or of the spool folder of `cvmfs_server`.
         place: String,
         /// Process that holds the lock.
         holder: LockHolder,
@@ -71,7 +71,7 @@ pub enum RepositoryError {
     OpenWork {
         /// Id of the work.
         id: String,
-        /// Reason.
+        /// Reason why the record can't be read.
         reason: String,
     },
     /// A process stopped, because others could take it for ended.

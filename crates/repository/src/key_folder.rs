@@ -76,25 +76,25 @@ impl KeyFolder {
         }
     }
 
-    /// The same with a command that signs in place of the publisher's key.
+    /// Sets a command that signs in place of the publisher's key.
     #[must_use]
     pub fn with_signer(self, command: Option<String>) -> Self {
         Self { signer: command.or(self.signer), ..self }
     }
 
-    /// The same with a command that signs in place of the master key.
+    /// Sets a command that signs in place of the master key.
     #[must_use]
     pub fn with_master_signer(self, command: Option<String>) -> Self {
         Self { master_signer: command.or(self.master_signer), ..self }
     }
 
-    /// The same with a function that prepares the commands that sign, before they start.
+    /// Sets a function that prepares signing commands before they start.
     #[must_use]
     pub fn with_prepared_signers(self, prepare: fn(&mut Command)) -> Self {
         Self { prepare, ..self }
     }
 
-    /// The same with a source of passphrases for encrypted keys.
+    /// Sets the source of passphrases for encrypted keys.
     #[must_use]
     pub fn with_passphrases(self, passphrases: Passphrases) -> Self {
         Self { passphrases: Some(passphrases), ..self }

@@ -33,9 +33,9 @@ pub struct LogEntry {
     pub descriptions: Vec<String>,
     /// Number of the revision that it is compared with; none for the oldest one that is there.
     pub since: Option<u64>,
-    /// What changed, in the given path and below it.
+    /// Number of changes at the given path and below it.
     pub counts: Option<DiffCounts>,
-    /// How the given path itself changed.
+    /// Kind of change of the given path itself.
     pub path: Option<ChangeKind>,
     /// Attributes of the given path that changed.
     pub attributes: Attributes,

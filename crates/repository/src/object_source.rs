@@ -18,7 +18,7 @@ pub struct WantedObject<'a> {
     pub compression: Option<Compression>,
     /// Its plain size, if that is recorded.
     pub size: Option<u64>,
-    /// Most plain bytes that it may have.
+    /// Maximum number of its plain bytes.
     pub limit: u64,
     /// Description for messages.
     pub what: &'a str,

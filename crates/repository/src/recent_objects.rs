@@ -12,7 +12,7 @@ use crate::object_source::{ObjectSource, WantedObject};
 
 /// Number of catalogs that are kept.
 const KEPT: usize = 3;
-/// Most plain bytes of a catalog that is kept.
+/// Maximum number of plain bytes of a kept catalog.
 const KEPT_BYTES_MAX: usize = 128 << 20;
 
 /// An object source that keeps the catalogs that were read last.

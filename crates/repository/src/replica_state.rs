@@ -1,4 +1,4 @@
-//! What a replica remembers of its last run, in its state folder.
+//! Reads and writes the record of a replica's last run, in its state folder.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub struct SkippedRevision {
     pub reason: String,
 }
 
-/// What a replica remembers of its last run.
+/// Record of a replica's last run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReplicaState {
@@ -55,7 +55,7 @@ pub struct ReplicaState {
     pub left_out: Option<Vec<SkippedRevision>>,
     /// Failure of the last run.
     pub failure: Option<String>,
-    /// SHA-1 of the manifest that the last successful run left, while every catalog here has its whole subtree.
+    /// SHA-1 of the manifest of the last successful run, if all catalogs here have their subtrees.
     pub complete: Option<String>,
 }
 

@@ -271,7 +271,7 @@ impl Repository {
         &self.head
     }
 
-    /// Returns the revision that changes are computed from: the one that was published when this was opened.
+    /// Returns the base for changes: the revision that was published when this was opened.
     pub fn begin(&self) -> Base {
         Base::of(&self.head, self.collections)
     }

@@ -22,7 +22,7 @@ use crate::repository::{DATABASE_MAX, Repository};
 use crate::signed::SignedFiles;
 use crate::storage::OpenStorage;
 
-/// Least length of a hash as text.
+/// Minimum length of a hash as text.
 const HASH_LEN: usize = 40;
 
 /// A revision of a repository.

@@ -39,18 +39,18 @@ pub struct Settings {
     /// Sizes of chunks.
     #[serde(rename = "chunk_sizes")]
     pub chunks: ChunkSizes,
-    /// Whether nanoseconds of modification times are recorded.
+    /// True if nanoseconds of modification times are recorded.
     pub nanoseconds: bool,
-    /// Whether extended attributes are recorded.
+    /// True if extended attributes are recorded.
     pub xattrs: bool,
-    /// Whether each publish gets a tag of its own.
+    /// True if each publish adds an automatic tag.
     pub automatic_tags: bool,
     /// When catalogs are split and joined; none leaves that to markers and rules.
     pub balance: Option<Balance>,
     /// Days after which automatic tags are removed at a publish; none keeps them.
     #[serde(default, skip_serializing_if = "is_default")]
     pub automatic_tags_for: Option<u32>,
-    /// Whether `/.cvmfs/snapshots` shows the tagged revisions.
+    /// True if `/.cvmfs/snapshots` shows the tagged revisions.
     #[serde(default, skip_serializing_if = "is_default")]
     pub virtual_snapshots: bool,
     /// Seconds for which clients trust a revision, in root catalogs to come; none continues the published value.
@@ -59,10 +59,10 @@ pub struct Settings {
     /// Limits for files and catalogs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub limits: Limits,
-    /// Whether contents of files are left to servers for external data.
+    /// True if contents of files are left to servers for external data.
     #[serde(default, skip_serializing_if = "is_default")]
     pub external_data: bool,
-    /// What becomes of devices, sockets and pipes.
+    /// Treatment of devices, sockets and pipes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub special_files: SpecialFiles,
     /// Treatment of extended attributes that CernVM-FS before 2.14 can't read.
@@ -80,13 +80,13 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 /// Sizes from which a publish warns, or fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Most bytes of a file.
+    /// Maximum number of bytes of a file.
     pub file: Option<u64>,
-    /// Most entries of the root catalog.
+    /// Maximum number of entries of the root catalog.
     pub root_entries: Option<u64>,
-    /// Most entries of a nested catalog.
+    /// Maximum number of entries of a nested catalog.
     pub nested_entries: Option<u64>,
-    /// Whether more is an error in place of a warning.
+    /// True if exceeding a limit is an error; otherwise it is a warning.
     pub enforced: bool,
 }
 
@@ -94,10 +94,10 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpecialFiles {
-    /// They are published.
+    /// Publishes the entries.
     #[default]
     Publish,
-    /// They are left out, with a warning.
+    /// Leaves the entries out, with a warning.
     Skip,
 }
 
@@ -107,10 +107,10 @@ pub enum SpecialFiles {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LongXattrs {
-    /// They are published.
+    /// Publishes the entries.
     #[default]
     Publish,
-    /// They are left out, with a warning.
+    /// Leaves the entries out, with a warning.
     Skip,
     /// The publish fails.
     Refuse,
@@ -119,7 +119,7 @@ pub enum LongXattrs {
 /// Terms of the collect after a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AutomaticCollect {
-    /// Least number of seconds after the collect before; none never collects.
+    /// Minimum number of seconds between two collects; `None` never collects.
     pub every: Option<u32>,
     /// Seconds for which revisions are kept.
     pub keep: u32,
@@ -180,7 +180,7 @@ impl Default for Settings {
     }
 }
 
-/// Days for which a new repository keeps automatic tags: each publish makes one.
+/// Number of days for which a new repository keeps automatic tags.
 const AUTOMATIC_TAGS_DAYS: u32 = 30;
 
 impl Settings {

@@ -68,7 +68,7 @@ pub struct ChangedSetting {
 pub struct SettingsChanged {
     /// The settings that differ.
     pub changed: Vec<ChangedSetting>,
-    /// Whether the head is signed again, since one of its terms changes.
+    /// True if the head is signed again, since one of its fields changes.
     pub signs_head: bool,
 }
 

@@ -45,7 +45,7 @@ pub struct Storage {
     disks: Disks,
 }
 
-/// What operations on a repository take: its storage, or the place at which it is opened.
+/// Argument of operations on a repository: its storage, or the path at which it is opened.
 pub trait OpenStorage {
     /// Returns the opened storage.
     fn storage(self) -> Result<Storage, RepositoryError>;

@@ -19,7 +19,7 @@ use crate::object_source::ObjectSource;
 use crate::path;
 use crate::published::OldCatalog;
 
-/// How a path changes.
+/// Kind of change of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
@@ -36,9 +36,9 @@ pub enum ChangeKind {
 pub struct PathDiff<'d> {
     /// The path; empty for the root.
     pub path: &'d [u8],
-    /// How the path changes. A change of type is a removal and an addition.
+    /// Kind of change. A change of type is a removal and an addition.
     pub change: ChangeKind,
-    /// What differs; empty for additions and removals.
+    /// Changed attributes; empty for additions and removals.
     pub attributes: Attributes,
     /// The entry of the old revision.
     pub old: Option<&'d Entry>,

@@ -45,7 +45,7 @@ pub struct Point {
     pub writable: Option<Writable>,
 }
 
-/// Where the changes of a writable tree go, and where its command starts.
+/// Folder for the changes of a writable tree, and the working directory of its command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writable {
     /// Folder that gets the changes.

@@ -60,7 +60,7 @@ pub enum ContainerError {
     Step {
         /// Operation that failed, and its object.
         what: String,
-        /// Cause.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// Neither the user nor the image names a command.
@@ -69,7 +69,7 @@ pub enum ContainerError {
     /// The request can't be fulfilled.
     #[error("{what}")]
     Impossible {
-        /// Reason.
+        /// Text of the error.
         what: String,
         /// Advice for the user.
         remedy: String,
@@ -77,7 +77,7 @@ pub enum ContainerError {
     /// An option can't have this value.
     #[error("{what}")]
     Usage {
-        /// Reason.
+        /// Text of the error.
         what: String,
         /// Advice for the user.
         remedy: Option<String>,
@@ -92,7 +92,7 @@ pub enum ContainerError {
         program: String,
         /// The exit code a shell would give.
         code: u8,
-        /// Reason.
+        /// Reason, as the kernel or the search of the program gives it.
         reason: String,
         /// Advice for the user.
         hint: String,
@@ -178,7 +178,7 @@ pub struct Plan {
 pub struct LeftOut {
     /// Target of the mount.
     pub target: PathBuf,
-    /// Cause.
+    /// Error of the failed launch.
     pub error: ContainerError,
 }
 
@@ -251,7 +251,7 @@ impl Stage {
         Self { image, ..self }
     }
 
-    /// Returns the present path of a path of the host.
+    /// Returns the path at which a path of the host is reachable now.
     pub fn host(&self, path: &Path) -> PathBuf {
         self.host.join(path.strip_prefix("/").unwrap_or(path))
     }

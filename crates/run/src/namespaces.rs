@@ -140,7 +140,7 @@ pub(crate) fn process_directory(path: &Path) -> io::Result<OwnedFd> {
 
 /// Ids of a user namespace to be made.
 pub(crate) struct Maps {
-    /// Where the host's `/proc` is.
+    /// Path at which the host's `/proc` is mounted.
     proc: PathBuf,
     uids: String,
     gids: String,

@@ -26,7 +26,7 @@ pub enum RunError {
     System {
         /// Operation that failed.
         what: &'static str,
-        /// Cause.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The child could not enter the namespaces, mount, or execute the command; its report.

@@ -50,8 +50,8 @@ pub enum Orphans {
     Killed,
 }
 
-/// Continues in the command's process, in a new PID namespace; a failure has no effect. The process must have a single
-/// thread.
+/// Makes a PID namespace and returns in a child process inside of it; the caller waits for the child. After an error
+/// there is no child. The process must have a single thread.
 pub fn enter_process_namespace(orphans: Orphans) -> io::Result<()> {
     enter_with(orphans, None)
 }

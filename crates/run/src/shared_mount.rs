@@ -290,7 +290,7 @@ impl Hold {
         Path::new(IMAGE.trim_start_matches('/'))
     }
 
-    /// Makes the stage the root of this process again.
+    /// Sets the stage as the root directory of this process.
     fn enter(&self) -> io::Result<()> {
         rustix::process::fchdir(&self.0)?;
         Ok(rustix::process::chroot(".")?)

@@ -38,7 +38,7 @@ pub enum LogForm {
     Json,
 }
 
-/// Where the log is written.
+/// Destination of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     /// Standard output.
@@ -149,7 +149,7 @@ fn write_all(orders: &Receiver<Order>, target: &LogTarget, mut output: Option<Fi
     }
 }
 
-/// What a line says of a request.
+/// Facts about a request in a line of the log.
 #[derive(Debug)]
 pub(crate) struct Line {
     client: IpAddr,

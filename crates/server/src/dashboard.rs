@@ -81,7 +81,7 @@ impl Dashboard {
         }
     }
 
-    /// Returns the state of all repositories; reads what changed, as far as the budget goes.
+    /// Returns the state of all repositories, after reading changes until the budget is spent.
     pub(crate) fn overview(&self) -> Arc<[RepositoryState]> {
         self.overview.lock().now(&self.repositories, &Budget::new(TIME, BYTES))
     }

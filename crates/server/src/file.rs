@@ -10,7 +10,7 @@ use bytes::Bytes;
 use esker_store::{Beneath, Links};
 use parking_lot::Mutex;
 
-/// Largest number of folders of one root that stay open.
+/// Maximum number of folders of one root that stay open.
 const OPEN_MAX: usize = 64;
 
 /// A file, and its length at the time of opening.

@@ -39,7 +39,7 @@ pub enum ServeError {
     Threads(#[source] io::Error),
 }
 
-/// What a server does beyond answering requests.
+/// Options of a server beside the served folders.
 #[derive(Debug, Default)]
 pub struct Options {
     /// Limits for clients.

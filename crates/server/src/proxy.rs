@@ -86,7 +86,7 @@ pub struct ProxyOptions {
     pub peers: Vec<String>,
     /// Folder of the cache.
     pub cache: PathBuf,
-    /// Largest number of bytes in the cache.
+    /// Maximum number of bytes in the cache.
     pub cache_size: u64,
     /// Time for which a manifest is served without asking upstream.
     pub head_age: Duration,

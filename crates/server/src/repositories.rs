@@ -44,7 +44,7 @@ pub enum RootError {
     Nameless {
         /// Path of the folder.
         path: PathBuf,
-        /// Error of its manifest.
+        /// Error of reading its manifest.
         reason: String,
     },
     /// Two folders contain the same repository.

@@ -5,7 +5,7 @@ use esker_format::batch;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 
-/// Meaning of a path.
+/// Resource that a URL path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// A file of a repository.

@@ -29,7 +29,7 @@ const MONITORS_MAX: usize = 64;
 
 /// Number of threads that read the content of responses.
 const READERS: usize = 4;
-/// The same if there are repositories in object storage, which some of these threads wait for.
+/// Number of threads that read if there are repositories in object storage; some of them wait for it.
 const READERS_OF_STORAGE: usize = 16;
 
 /// A server that listens and does not reply yet.

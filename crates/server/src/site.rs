@@ -35,7 +35,7 @@ use crate::transport::{Answering, Call, Handler};
 /// Number of pages that are made at once.
 const PAGES: usize = 2;
 
-/// What handlers of routes share.
+/// State that the handlers of routes share.
 pub(crate) struct Site {
     pub(crate) repositories: Arc<Repositories>,
     /// Repositories in object storage, which are among the others, too.

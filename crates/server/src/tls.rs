@@ -33,7 +33,7 @@ pub enum TlsError {
     Malformed {
         /// Path of the file.
         path: PathBuf,
-        /// What the file should have.
+        /// Expected content of the file.
         wanted: &'static str,
         /// Reason of the parser.
         reason: String,

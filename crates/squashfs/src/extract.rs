@@ -32,7 +32,7 @@ type SetXattr<'a> = &'a mut dyn FnMut(&CString, &[u8]) -> Result<(), Errno>;
 /// Options of an extraction.
 #[derive(Clone, Copy, Debug)]
 pub struct Extract<'e> {
-    /// Whether to restore owners and extended attributes of all namespaces, which requires root.
+    /// True to restore owners and extended attributes of all namespaces, which requires root.
     pub as_root: bool,
     /// Number of threads that write files.
     pub threads: usize,

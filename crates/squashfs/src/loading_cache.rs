@@ -21,9 +21,9 @@ pub(crate) struct LoadingCache<K, V> {
 
 /// State of a load.
 struct Load {
-    /// Whether a thread has started the load; before that it is queued.
+    /// True once a thread loads the block; before that the load is queued.
     started: bool,
-    /// Whether a request waits for the load; false for a prefetch.
+    /// True if a request waits for the load; false for a prefetch.
     demanded: bool,
 }
 

@@ -17,7 +17,7 @@ const DEPTH: u64 = 3;
 const SLOTS: usize = 256;
 /// Maximum credit: wrong predictions that are allowed before predictions become rare.
 const CREDIT_MAX: u64 = 64;
-/// Without credit, one block out of this many is still predicted, to notice when the pattern changes.
+/// Divisor of the blocks that are still predicted without credit. They show when the pattern changes.
 const PROBE: u64 = 16;
 
 /// Lossy set of recently recorded numbers; each number may replace another.

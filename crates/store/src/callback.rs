@@ -42,7 +42,7 @@ impl<T: Send + 'static> Callback<T> {
         Self::wait_unless(ask, is_over)
     }
 
-    /// Variant of [`Self::wait`] that ends once `is_over` returns true, which is called at intervals.
+    /// Waits like `wait`, until `is_over` returns true, which is called at intervals.
     pub fn wait_unless(ask: impl FnOnce(Callback<T>), is_over: impl Fn() -> bool) -> Result<T, StoreError> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         ask(Callback::new(move |outcome| {

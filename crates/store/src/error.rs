@@ -351,7 +351,7 @@ pub enum Cause {
     Remote {
         /// Component at fault.
         blame: Blame,
-        /// Whether a retry may succeed.
+        /// True if a retry may succeed.
         may_pass: bool,
         /// Text of the error.
         text: String,

@@ -70,7 +70,7 @@ struct Router {
     /// Sources of the routes used so far.
     sources: Mutex<HashMap<Key, RouteSource>>,
     lookups: Mutex<ProxyLookups>,
-    /// Whether a proxy or server is marked down; then responses and probes are checked.
+    /// True if a proxy or server is marked down; then responses and probes are checked.
     troubled: AtomicBool,
     /// True if the servers are still to be sorted by distance or response time.
     unsorted: AtomicBool,

@@ -25,7 +25,7 @@ pub struct FileLock {
     file: File,
 }
 
-/// The process that holds a lock, as far as known from the lock file.
+/// Process that holds a lock, by the content of the lock file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockHolder {
     /// The process id.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Time after an interruption in which waits go on.
 const GRACE: Duration = Duration::from_secs(1);
-/// Interval at which a wait looks for an interruption: a signal only sets a value.
+/// Interval at which a wait checks for an interruption, because a signal only sets a value.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 static INTERRUPTED: OnceLock<Instant> = OnceLock::new();

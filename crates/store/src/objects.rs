@@ -51,7 +51,8 @@ pub(crate) struct StoreState {
 /// Maximum number of prefetches queued or in progress in one store; further ones are refused.
 const WARMING_MAX: usize = 16_384;
 
-/// Bytes to free first on a full disk for stored bytes of unstated size; twice as many each next time, and how often.
+/// Number of bytes to free first on a full disk for stored bytes of unstated size. Each further attempt doubles it;
+/// the second constant is the number of attempts.
 const ROOM_UNSTATED: u64 = 64 << 20;
 const STORED_ROUNDS: u32 = 4;
 
@@ -83,7 +84,7 @@ pub(crate) struct FetchJob {
     pub(crate) is_prefetch: bool,
     /// Stored size in bytes, once received.
     pub(crate) fetched: Option<u64>,
-    /// Whether all waiting requests were completed.
+    /// True if all waiting requests were completed.
     pub(crate) is_completed: bool,
 }
 
@@ -262,8 +263,7 @@ impl FetchJob {
         store.single_flight.complete(self, outcome);
     }
 
-    /// Looks the object up in the cache again: it may have arrived meanwhile, need a check, or lack a
-    /// descriptor.
+    /// Looks the object up in the cache again. Meanwhile it may have arrived, need a check, or lack a descriptor.
     fn recheck_cache(self) {
         self.enter(WaitCause::Disk);
         match self.store.cache.find(&self.wanted.key()) {

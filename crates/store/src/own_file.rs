@@ -36,7 +36,7 @@ fn refused(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// Variant of [`open_own_file`] for a file that is only locked; it may have other names.
+/// Opens a file like [`open_own_file`], only to lock it; it may have other names.
 pub(crate) fn open_to_lock(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let (file, is_new) = open_or_make(path, options)?;
     if is_new {
@@ -104,9 +104,8 @@ pub fn open_log(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Returns the part of the path of a record of this process's own that other users can change, so that it says what they want: the
-/// file, or a folder or link on the way to it. In a user namespace without the owner of the root directory, where the owners
-/// on the way have no numbers, only the file counts.
+/// Returns the part of a record's path that other users can change: the file, a folder or a link. In a user namespace
+/// without the owner of the root directory, where the owners on the way have no numbers, only the file counts.
 pub fn changeable_record(path: &Path) -> io::Result<Option<PathBuf>> {
     if std::fs::metadata("/")?.uid() == 0 {
         return changeable_part(path);
@@ -134,7 +133,7 @@ pub fn changeable_way(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(way.changeable)
 }
 
-/// Folders and links on the way to a file.
+/// Folders and links of the path of a file.
 #[derive(Default)]
 struct Way {
     links: u32,

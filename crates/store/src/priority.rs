@@ -153,7 +153,7 @@ impl Priority {
         state.given_up
     }
 
-    /// Returns true if the prefetch was given up.
+    /// Returns true if the prefetch was cancelled.
     pub(crate) fn is_given_up(&self) -> bool {
         self.0.state.lock().given_up
     }

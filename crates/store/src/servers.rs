@@ -89,7 +89,7 @@ impl FromStr for Order {
 /// Additional fields of requests, for sites that trace requests in logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InfoHeaders {
-    /// Whether to send the path of the file or the kind of object (`cvmfs-info`).
+    /// True to send the path of the file or the kind of object (`cvmfs-info`).
     pub what: bool,
     /// Fields by the second part of their names, after `X-CVMFS-`.
     pub fields: Vec<(String, String)>,

@@ -27,7 +27,7 @@ use crate::loopback::Loopback;
 /// Name of the bucket that every server has.
 pub const BUCKET: &str = "bucket";
 
-/// How conditional puts work.
+/// Support of a server for conditional puts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conditions {
     /// Condition and change are one step.

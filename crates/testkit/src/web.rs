@@ -72,7 +72,7 @@ impl Web {
         Web::squid_that(1, access, |_, _| String::new())
     }
 
-    /// Starts a squid with this configuration, made from its folder and a free port, before that of its files.
+    /// Starts a squid whose configuration begins with the result of `config`, for a folder and free ports.
     pub fn squid_with(config: impl Fn(&Path, &[u16]) -> String) -> Web {
         Web::start("squid", 1, |folder, ports| {
             let own = folder.display();

@@ -21,7 +21,7 @@ type Shard<K, S, W> = Mutex<HashMap<K, Flight<S, W>>>;
 
 /// Work on one key, and the requests that wait for it.
 pub struct Flight<S, W> {
-    /// What the owner notes about the work.
+    /// Notes of the owner about the work.
     pub state: S,
     /// Waiting requests, first the one that leads.
     pub waiters: Vec<W>,

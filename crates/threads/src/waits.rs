@@ -169,7 +169,7 @@ impl ClockState {
 }
 
 impl WaitClock {
-    /// Ends the current phase and begins one of this cause, or none; returns the cause of the ended one.
+    /// Starts a phase with this cause, or with none; returns the cause of the previous phase.
     pub fn enter(&self, cause: Option<WaitCause>) -> Option<WaitCause> {
         let now = Instant::now();
         let mut state = self.0.lock();

@@ -70,8 +70,8 @@ pub trait Tree: Send + Sync + 'static {
     /// Registers a watcher of changes to earlier replies. A tree that never changes ignores it.
     fn watch(&self, watcher: Arc<dyn Watcher>);
 
-    /// Records that a mount goes on whose process ended: the kernel has names and attributes from before, and every node
-    /// that it knows was held again.
+    /// Records that a mount continues after its process ended. The kernel still has names and attributes, and has
+    /// referenced every node that it knows again.
     fn resumed(&self) {}
 
     /// Returns true if a read of a file from `offset` may be for a memory-mapped page: a page fault can't

@@ -20,7 +20,7 @@ pub(crate) struct AttributeRules {
     uids: IdMap,
     gids: IdMap,
     world_readable: bool,
-    /// Where magic attributes are listed.
+    /// Listings that show magic attributes.
     pub(crate) magic: Visibility,
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
     raw_targets: bool,

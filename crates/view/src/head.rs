@@ -1,4 +1,4 @@
-//! The signed head of a repository, as far as a view needs it.
+//! Defines the parts of a signed head that a view uses.
 
 use std::time::{Duration, SystemTime};
 

@@ -22,7 +22,7 @@ const NAMES_MAX: usize = 1 << 18;
 /// A directory in one revision: serial number, key of its row, key of the mount that has the row.
 type Key = (u64, PathKey, PathKey);
 
-/// Most recently used listings, latest first.
+/// Cache of recently used listings, the latest first.
 #[derive(Default)]
 pub(crate) struct Listings(Mutex<Vec<(Key, CachedListing)>>);
 

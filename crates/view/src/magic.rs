@@ -23,7 +23,7 @@ pub trait About: Send + Sync {
 /// Places where magic attributes are listed. They can be read by name everywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Visibility {
-    /// They are not listed.
+    /// Never lists them.
     Never,
     /// They are listed at the root only, so that copying a tree does not copy them.
     #[default]

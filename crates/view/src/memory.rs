@@ -10,7 +10,7 @@ use crate::records::Reader;
 use crate::revision::SeenCatalog;
 use crate::start::Start;
 
-/// What an earlier process recorded of its view.
+/// Record of a view by an earlier process, for its successor.
 pub(crate) struct Remembered {
     pub(crate) root: WantedCatalog,
     pub(crate) number: u64,

@@ -77,7 +77,7 @@ pub struct ViewOptions {
     pub gids: IdMap,
     /// True if all files are readable for all users, and all directories can be entered.
     pub world_readable: bool,
-    /// Where magic attributes are listed.
+    /// Listings that show magic attributes.
     pub magic: Visibility,
     /// Values of variables in variant symlinks; others have their defaults.
     pub variables: BTreeMap<String, String>,

@@ -69,7 +69,7 @@ pub(crate) struct SeenCatalog {
     pub(crate) size: Option<u64>,
 }
 
-/// Refuses a repository that is for members only, since membership can't be checked.
+/// Rejects a repository that requires VOMS membership, which can't be checked.
 fn refuse_unless_for_all(root: &Attached) -> Result<(), TreeError> {
     match &root.catalog.properties().authorization {
         Some(members) if !members.is_empty() => {

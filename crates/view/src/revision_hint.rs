@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum random delay of the first check, so that the nodes of a site don't check at the same moment.
 const SPREAD: Duration = Duration::from_millis(400);
-/// Delay of the second check; each further one is twice as long. A replica or a proxy may be behind for a minute.
+/// Delay of the second check. Each further delay is twice as long; a replica or a proxy may be behind for a minute.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Maximum number of checks for a hint, which take two minutes.
 const LOOKS_MAX: u32 = 7;

@@ -124,7 +124,7 @@ impl View {
         Ok(Arc::new(Self { core, follower, pinned, observer: OnceLock::new() }))
     }
 
-    /// Goes on for the mount of an earlier process.
+    /// Resumes the mount of an earlier process.
     pub(crate) fn go_on(&self) {
         self.core.load_chunks();
         let (core, follower) = (Arc::clone(&self.core), Arc::clone(&self.follower));

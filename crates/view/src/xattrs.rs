@@ -290,7 +290,7 @@ fn counters(statistics: &Statistics) -> String {
     rows.iter().map(|(name, own, below)| format!("{name},{}\n", own.saturating_add(*below))).collect()
 }
 
-/// Returns a page of a value: whole lines, as many as fit.
+/// Returns a page of a value: the whole lines that fit.
 fn paged(value: &str, page: Page) -> Result<Vec<u8>, TreeError> {
     let mut pages = vec![String::new()];
     for line in value.split_inclusive('\n') {

@@ -72,7 +72,7 @@ struct ManyArgs {
     #[arg(long, value_name = "MB", default_value_t = 1250.0)]
     proxy_rate: f64,
 
-    /// Requests that a proxy answers in a second
+    /// Throughput of a proxy, in requests per second
     #[arg(long, value_name = "COUNT", default_value_t = 10_000.0)]
     proxy_requests: f64,
 

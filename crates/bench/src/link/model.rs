@@ -117,7 +117,7 @@ impl Window {
     }
 }
 
-/// Room of a flow to send.
+/// Answer to the question whether a flow may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// This many bytes may be sent now.
@@ -144,7 +144,7 @@ pub(crate) struct Flow {
     window: Window,
     under_way: VecDeque<Sent>,
     bytes_under_way: u64,
-    /// End of the handshake.
+    /// Time at which the handshake ends.
     open: At,
     /// Time until which further losses count as the same loss event.
     repaired: At,

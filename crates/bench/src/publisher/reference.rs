@@ -72,7 +72,7 @@ impl Reference {
         place.run(command)
     }
 
-    /// Collects what only revisions name that are older than this many.
+    /// Collects objects that only revisions before the newest `kept` name.
     pub(super) fn collect(&self, place: &Place, kept: usize) -> Result<Cost> {
         let mut command = self.knife(place, &["gc", "-n", NAME, "-h", &kept.to_string()])?;
         command.arg("-r").arg(format!("file://{}", place.root().display())).arg("-u").arg(storage(place));

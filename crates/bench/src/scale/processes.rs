@@ -144,7 +144,7 @@ fn write_list(path: &Path, files: &[PathBuf]) -> Result<()> {
     Ok(list.flush()?)
 }
 
-/// Returns files below a folder, relative to it, as many as are wanted.
+/// Returns up to `wanted` paths of files below `root`, relative to it.
 fn files_below(root: &Path, wanted: usize) -> Result<Vec<PathBuf>> {
     let (mut found, mut folders) = (Vec::new(), vec![root.to_owned()]);
     while let Some(folder) = folders.pop().filter(|_| found.len() < wanted) {

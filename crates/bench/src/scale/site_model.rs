@@ -27,7 +27,7 @@ pub struct Site {
     pub proxies: u64,
     /// Bytes that a proxy sends in a second.
     pub proxy_bytes: f64,
-    /// Requests that a proxy answers in a second.
+    /// Throughput of a proxy, in requests per second.
     pub proxy_requests: f64,
     /// Bytes that the link between the site and the servers carries in a second.
     pub link_bytes: f64,

@@ -155,7 +155,7 @@ fn pin(
     if last { cache.pin(label, std::mem::take(pinning)).map(drop) } else { Ok(()) }
 }
 
-/// Objects per progress message: a message for each would take longer than checking a small object.
+/// Number of objects per progress message. A message for each would take longer than checking a small object.
 const CHECK_WORD_EVERY: u64 = 64;
 
 fn check(cache: &Cache, remove: bool, tell: &mut dyn FnMut(CacheReply) -> bool) {

@@ -34,12 +34,12 @@ pub(crate) const OWN: Bounds =
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
 /// Timeout for sending to a client of another user.
 const STRANGER_SEND_PATIENCE: Duration = Duration::from_secs(5);
-/// Unread bytes of a client of another user: some hundred replies, each with a descriptor, of which the system limits
-/// a user's number in flight.
+/// Maximum number of unread bytes of another user's client. They are some hundred replies, each with a descriptor;
+/// the system limits a user's descriptors in flight.
 const STRANGER_UNREAD: usize = 64 * 1024;
 /// Maximum number of unread bytes for a client of another user.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
-/// The pause after a connection that could not be accepted: out of descriptors or memory, which pass.
+/// Pause after a connection that could not be accepted, because descriptors or memory are short.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Interval of progress messages to a client.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
@@ -64,7 +64,7 @@ pub(crate) struct Admission {
     pub(crate) is_stranger: bool,
 }
 
-/// The writer of a cache as the host of its own user's other processes, and root's.
+/// Server of the writer of a cache for other processes of its user, and root's.
 struct Own {
     writer: Arc<dyn Writer>,
     quota: Arc<Quota>,
@@ -178,7 +178,7 @@ impl Stopping {
 }
 
 impl Drop for Broker {
-    /// Disconnects all clients, which then look for another writer.
+    /// Disconnects all clients, which then search for another writer.
     fn drop(&mut self) {
         self.stopping.stop();
         self.listener.stop();

@@ -200,7 +200,7 @@ fn mirror(from: &Path) -> Result<Box<dyn StoredFiles>, Failure> {
     Ok(Box::new(server))
 }
 
-/// Returns the repository, and the public keys of its owner as far as they are known.
+/// Returns the repository, and the known public keys of its owner.
 fn place(args: &Args, settings: &Settings) -> Result<(Place, Option<MasterKeys>), Failure> {
     refuse_address("NAME|DIR|URL", &args.target)?;
     let shown = args.target.display();

@@ -66,7 +66,7 @@ fn commands(command: &Command) -> Vec<(String, &Command)> {
     all
 }
 
-/// Fewest commands that share an option for it to stand in the section on common options.
+/// Minimum number of commands that share an option in the section on common options.
 const COMMON_MIN: usize = 5;
 
 /// Returns the reference of all commands as Markdown.

@@ -80,7 +80,7 @@ pub(crate) struct Args {
     pub(crate) serving: ServingArgs,
 }
 
-/// What `--allow` names.
+/// Kind of destination that `--allow` names.
 #[derive(Clone, Debug)]
 enum Allowed {
     Clients(ClientNetwork),

@@ -54,7 +54,7 @@ struct All<'a> {
     mounts: &'a [Row],
 }
 
-/// Time limit for a supervisor to hand over the options that it keeps.
+/// Timeout for a supervisor to send the options that it keeps.
 const ASKED_WITHIN: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {

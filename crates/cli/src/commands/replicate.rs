@@ -110,7 +110,7 @@ enum Outcome {
     Replicated(Replicated),
 }
 
-/// What all repositories of a command share.
+/// State that all repositories of a command share.
 struct Shared<'a> {
     args: &'a Args,
     engine: Engine,

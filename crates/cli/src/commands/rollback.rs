@@ -63,7 +63,7 @@ struct CommonArgs {
     json: bool,
 }
 
-/// Most paths that a dry run lists.
+/// Maximum number of paths that a dry run lists.
 const LISTED_MAX: usize = 50;
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {

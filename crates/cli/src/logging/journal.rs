@@ -18,7 +18,7 @@ const SOCKET: &str = "/run/systemd/journal/socket";
 /// Socket of the journal.
 pub(super) struct Journal {
     socket: UnixDatagram,
-    /// Where it listens; none once the socket is connected.
+    /// Path of the journal's socket; `None` once the socket is connected.
     path: Option<PathBuf>,
 }
 

@@ -21,13 +21,13 @@ pub(crate) const SWITCH: &str = "ESKER_CONFINE";
 const OF_A_SERVING_THREAD: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
 
-/// Capabilities of the helper of a mount, which unmounts and looks at callers, once the mount is made.
+/// Capabilities of the helper of a mount, which unmounts and inspects callers, once the mount is made.
 const OF_A_HELPER: CapabilitySet = OF_A_SERVING_THREAD
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::CHOWN);
 
-/// Capability of a replayer of root: to look into folders of other users.
+/// Capability of a replayer of root: reading folders of other users.
 const OF_A_REPLAYER: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// Returns true unless the environment switches the confinement off.

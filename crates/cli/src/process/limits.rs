@@ -27,8 +27,8 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Raises the limit as far as the process may without privilege. The usual 1024 is for programs that use
-    /// select(2); a cache with a few thousand open objects needs more.
+    /// Raises the limit to the maximum that needs no privilege. The usual 1024 is for programs that use select(2); a
+    /// cache with a few thousand open objects needs more.
     pub(crate) fn raise() -> Self {
         let mut limit = getrlimit(Resource::Nofile);
         let before = limit.current;

@@ -174,7 +174,7 @@ pub(crate) fn become_user(account: Option<&Account>, kept: CapabilitySet) -> Res
     give_up(account, kept).map_err(given_up)
 }
 
-/// Takes all capabilities but `kept` from programs that this process executes, as far as its own `effective` ones allow.
+/// Limits the capabilities of executed programs to `kept`, if `effective` permits that.
 pub(super) fn bound(effective: CapabilitySet, kept: CapabilitySet) -> rustix::io::Result<()> {
     if effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all().iter() {

@@ -98,7 +98,7 @@ impl StopSignals {
         std::process::exit(self.outcome().map_or_else(|failure| failure.code().into(), |()| 0));
     }
 
-    /// Returns the result of the process when it is unmounted.
+    /// Returns the result of the process, once the mount is unmounted.
     pub(crate) fn outcome(&self) -> Result<(), Failure> {
         match self.signal.load(Ordering::Relaxed) {
             libc::SIGINT => Err(Failure::new(Kind::Interrupted, "interrupted; the mount is gone")),

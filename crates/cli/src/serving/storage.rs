@@ -15,7 +15,7 @@ use crate::process::privileges::Account;
 use crate::serving::cache_folder;
 use crate::settings::cache::default_server_size;
 
-/// Repetitions of a failed request: a client that waits goes on to another server.
+/// Number of retries of a failed request; a client that waits turns to another server.
 const RETRIES: u32 = 2;
 /// Seconds without progress after which a request fails.
 const TIMEOUT: u32 = 5;

@@ -43,7 +43,7 @@ pub(crate) struct Settings {
     pub(crate) passphrase_file: Option<PathBuf>,
 }
 
-/// Name of the credential that systemd hands over with `LoadCredential=`.
+/// Name of the credential that systemd passes with `LoadCredential=`.
 const PASSPHRASE_CREDENTIAL: &str = "esker-key-passphrase";
 /// Socket of the broker for all users of the node.
 pub(crate) const BROKER_SOCKET: &str = "/run/esker-broker/socket";

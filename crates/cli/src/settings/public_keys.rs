@@ -14,7 +14,7 @@ use super::configuration::of_parameter;
 use super::folders::Settings;
 use crate::error::{Context, Failure, Kind};
 
-/// Most public keys read from a folder.
+/// Maximum number of public keys read from a folder.
 const KEYS_MAX: usize = 100;
 /// Longest public key file.
 const KEY_LEN_MAX: u64 = 64 * 1024;

@@ -31,7 +31,7 @@ use crate::error::{Failure, warn};
 /// Blacklist of CernVM-FS installations.
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";
 
-/// Everything to open a repository, checked as far as possible without network.
+/// Parts that open a repository, checked as far as possible without network.
 pub(crate) struct ResolvedRepository {
     pub(crate) address: Address,
     pub(crate) options: RepositoryOptions,

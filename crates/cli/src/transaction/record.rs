@@ -82,6 +82,6 @@ pub(crate) struct Record {
     pub(crate) claimed: Option<(u32, u32)>,
     /// Start, in seconds since 1970.
     pub(crate) started: i64,
-    /// How the last command ended; none while it runs.
+    /// Result of the last command; `None` while it runs.
     pub(crate) outcome: Option<Outcome>,
 }

@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
 use crate::settings::repository::ResolvedRepository;
 
-/// The variable that tells a command its transaction.
+/// Environment variable with the id of a command's transaction.
 const VARIABLE: &str = "ESKER_TRANSACTION";
 
 /// A command in the tree of a transaction.

@@ -23,7 +23,7 @@ pub(crate) struct RevisionArgs {
     #[command(flatten)]
     repository: RepositoryArgs,
 
-    /// Where a NAME is looked for that is published from this machine.
+    /// Places of repositories that are published from this machine, for a NAME.
     #[command(flatten)]
     pub(crate) published: PublisherArgs,
 }

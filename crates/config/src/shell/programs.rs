@@ -1,4 +1,4 @@
-//! Emulates programs that look at local files and at the machine, without executing them.
+//! Emulates programs that inspect files and the machine, without executing them.
 
 use regex::RegexBuilder;
 

@@ -5,7 +5,7 @@ use super::syntax::{Assignment, Redirection, Simple, Statement, What, Word, assi
 use super::{INPUT_MAX, Shell, VALUE_MAX};
 use crate::problem::ProblemKind;
 
-/// Exit status of a command, as far as it is known.
+/// Exit status of a command, if it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Status {
     Known(u8),

@@ -12,7 +12,7 @@ pub struct NestedCatalog {
     pub hash: Option<ContentHash>,
     /// Uncompressed size of the catalog in bytes; older catalogs don't record it.
     pub size: Option<u64>,
-    /// Whether it is the root catalog of another revision, mounted here as a bind mountpoint.
+    /// True for the root catalog of another revision, mounted here as a bind mountpoint.
     pub bind: bool,
 }
 

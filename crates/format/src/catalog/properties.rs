@@ -52,7 +52,7 @@ pub struct Properties {
     pub root_prefix: Vec<u8>,
     /// Seconds for which clients may use a root catalog before they check for a newer one.
     pub ttl: Option<u32>,
-    /// Whether content changes so often that it should not evict other content from caches.
+    /// True if content changes so often that it should not evict other content from caches.
     pub volatile: bool,
     /// Authorization of a secured repository.
     pub authorization: Option<String>,

@@ -49,7 +49,7 @@ impl XattrList {
     pub const VALUE_MAX: usize = u16::MAX as usize;
     /// Longest value of an attribute that CernVM-FS before 2.14 reads, in bytes.
     pub const SHORT_VALUE_MAX: usize = BYTE_MAX;
-    /// Highest number of attributes that can be encoded.
+    /// Maximum number of attributes that can be encoded.
     pub const COUNT_MAX: usize = BYTE_MAX;
 
     /// Decodes a blob.

@@ -27,7 +27,7 @@ pub(super) struct Column {
     pub(super) name: String,
     pub(super) default: ColumnDefault,
     is_integer: bool,
-    /// Whether texts are compared other than by their bytes.
+    /// True if texts are compared other than by their bytes.
     collated: bool,
 }
 

@@ -14,7 +14,7 @@ pub struct BundleDraft {
     files: Vec<String>,
     numbers: HashMap<String, usize>,
     reads: Vec<BundleRead>,
-    /// Whether each file has a step that reads it whole.
+    /// For each file, true if a step reads it whole.
     whole: Vec<bool>,
     bytes: usize,
 }

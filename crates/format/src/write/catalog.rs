@@ -172,7 +172,7 @@ pub struct CatalogHeader {
     pub root_prefix: Vec<u8>,
     /// Seconds for which clients may use a root catalog.
     pub ttl: Option<u32>,
-    /// Whether content changes often.
+    /// True if content changes often.
     pub volatile: bool,
     /// Authorization of a secured repository.
     pub authorization: Option<String>,

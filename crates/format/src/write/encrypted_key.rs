@@ -15,11 +15,11 @@ use super::keys::{KeyError, PrivateKey};
 const LABEL: &str = "ENCRYPTED PRIVATE KEY";
 /// Repetitions of PBKDF2 with SHA-256, as OWASP recommends in 2023. scrypt would need more memory than OpenSSL allows.
 const ITERATIONS: u32 = 600_000;
-/// Most repetitions that are accepted.
+/// Maximum number of accepted repetitions.
 const ITERATIONS_MAX: u32 = 20_000_000;
-/// Most memory that scrypt may take, in bytes.
+/// Maximum memory for scrypt in bytes.
 const SCRYPT_MEMORY_MAX: u64 = 1 << 30;
-/// Most passes of scrypt that are accepted.
+/// Maximum number of accepted passes of scrypt.
 const SCRYPT_PASSES_MAX: u16 = 16;
 
 impl PrivateKey {

@@ -15,7 +15,7 @@ use super::{counters, entries};
 
 const MARKER: &[u8] = b".cvmfscatalog";
 
-/// What the check of a catalog's neighbours needs to know of it.
+/// Facts about a catalog that the checks of its parent and children use.
 #[derive(Debug)]
 pub(super) struct CatalogFacts {
     pub(super) prefix: Vec<u8>,

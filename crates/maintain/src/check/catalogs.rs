@@ -22,10 +22,10 @@ use crate::hash_lists::list::HashList;
 use crate::hash_lists::{HashLists, Record, SortedSet, Sorter, Tagged};
 use crate::replicate::is_selected;
 
-/// Revisions that a finding names.
+/// Maximum number of revisions that a finding lists.
 const REVISIONS_NAMED: usize = 8;
 
-/// Unknown parts of catalogs that are listed.
+/// Maximum number of unknown parts of catalogs that are listed.
 const NOTES_MAX: usize = 20;
 
 /// A revision that is checked.
@@ -205,7 +205,7 @@ impl Catalogs {
         totals: &mut HashMap<ContentHash, Option<Counters>>,
         depth: usize,
     ) -> Option<Counters> {
-        /// Catalogs that are nested deeper than a path can be long lead to themselves.
+        /// Maximum nesting of catalogs; deeper ones lead to themselves, because paths are shorter.
         const DEPTH_MAX: usize = 2048;
         let mut sum = Counters::default();
         for edge in &facts.nested {

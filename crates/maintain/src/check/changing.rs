@@ -20,11 +20,11 @@ use super::storage::BadObjects;
 use super::target::Target;
 use crate::hash_lists::Record;
 
-/// Checks of a repository that changes during each of them.
+/// Maximum number of checks of a repository that changes during each of them.
 const ATTEMPTS: u32 = 4;
 
 impl Check<'_> {
-    /// Checks, and looks again for what was found while the repository changed.
+    /// Checks a repository, and checks again the findings that a change during the check may explain.
     pub(super) fn until_settled(
         &self,
         target: &Target<'_>,

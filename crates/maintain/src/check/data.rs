@@ -20,12 +20,12 @@ use super::storage::BadObjects;
 use super::target::Target;
 use crate::hash_lists::{Record, SortedSet};
 
-/// Bytes that are read at once.
+/// Number of bytes in one read.
 const PIECE: usize = 1 << 20;
 /// Largest file of an interrupted check.
 const RESUME_MAX: u64 = 1 << 28;
 
-/// What was read.
+/// Result of reading objects.
 #[derive(Default)]
 pub(super) struct Read {
     pub(super) objects: u64,
@@ -39,7 +39,7 @@ enum Storage<'s> {
     Server(Reader<'s>),
 }
 
-/// How far an interrupted check was.
+/// Progress of an interrupted check.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Resume {

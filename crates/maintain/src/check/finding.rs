@@ -7,7 +7,7 @@ use esker_format::hash::ContentHash;
 use esker_format::object::ObjectName;
 use serde::{Serialize, Serializer};
 
-/// What can be done about a fault.
+/// Command or step that removes a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fix {
@@ -250,7 +250,7 @@ pub struct Finding {
     pub path: Option<String>,
     /// Revisions concerned: their numbers and tags, the first few.
     pub revisions: Vec<String>,
-    /// What can be done.
+    /// Command or step that removes the fault.
     pub fix: Fix,
     /// The object, for repair.
     #[serde(skip)]
@@ -291,7 +291,7 @@ impl Finding {
     }
 }
 
-/// What makes two findings of different catalogs the same one.
+/// Key by which equal findings of different catalogs are merged.
 type Identity = (FindingKind, Option<String>, Option<String>, String);
 
 /// Findings of a check so far.
@@ -303,7 +303,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Most findings that are listed, so that a repository that is damaged everywhere can be reported.
+    /// Maximum number of listed findings; limits the report on a repository that is damaged everywhere.
     pub(crate) const MAX: usize = 100_000;
 
     /// Adds a finding; that of another catalog, such as the one of the next revision, is joined to it.

@@ -12,10 +12,10 @@ use esker_store::{
     Stored, StoredFiles,
 };
 
-/// Bytes that a response to a request for its header may have.
+/// Maximum number of bytes of a response to a HEAD request.
 const HEADER_MAX: u64 = 1 << 16;
 
-/// What a place says of an object.
+/// State of an object at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It has the object; the number of its bytes, if they were read.

@@ -1,4 +1,4 @@
-//! How a check is done, and its result.
+//! Defines the options and the result of a check.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub enum CheckProgress {
         /// Catalogs read so far.
         done: u64,
     },
-    /// Looks for objects in the storage.
+    /// Checks that objects are in the storage.
     Presence {
         /// Objects that are looked for.
         objects: u64,
@@ -45,16 +45,16 @@ pub enum CheckProgress {
     },
 }
 
-/// How every byte is read.
+/// Options of the check that reads every byte.
 #[derive(Clone, Debug, Default)]
 pub struct DataCheck {
-    /// Most bytes a second; none is no limit.
+    /// Maximum rate in bytes per second; `None` is no limit.
     pub rate: Option<u64>,
     /// File that remembers how far an interrupted check was.
     pub resume: Option<PathBuf>,
 }
 
-/// How a repository is checked.
+/// Options of a check.
 pub struct Check<'c> {
     /// Only the revision with this tag; none is the head and all tagged revisions.
     pub tag: Option<String>,
@@ -81,7 +81,7 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// Findings beyond the first 100,000, which are counted only.
     pub more: u64,
-    /// What could not be checked, and why.
+    /// Parts that could not be checked, with the reasons.
     pub notes: Vec<String>,
     /// Revision of the head; none if the head can't be read.
     pub revision: Option<u64>,
@@ -95,7 +95,7 @@ pub struct CheckReport {
     pub objects: u64,
     /// Objects that were read as a whole.
     pub read_objects: u64,
-    /// Their bytes.
+    /// Number of bytes of the read objects.
     pub read_bytes: u64,
 }
 

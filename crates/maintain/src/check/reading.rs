@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What one folder has.
+/// Result of reading one folder.
 #[derive(Default)]
 pub(super) struct Folder {
     pub(super) objects: u64,

@@ -18,15 +18,15 @@ use super::options::CheckPlace;
 use super::target::Target;
 use crate::reflog::unlisted;
 
-/// Returns true if a publisher may be between the reflog and the head.
+/// Returns true if a publisher may have written the reflog and not yet the head.
 fn is_being_replaced(place: &CheckPlace) -> bool {
     pending::path(&state::folder(&place.root)).exists()
 }
 
-/// Attempts to read a head with its reflog while a publisher replaces both, and the pause between two.
+/// Maximum number of reads of head and reflog while a publisher replaces them, and their interval.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-/// Attempts without a sign of such a publisher.
+/// Maximum number of attempts while no publisher is seen to replace them.
 const BLIND_ATTEMPTS: u32 = 2;
 
 /// Checks the reflog.

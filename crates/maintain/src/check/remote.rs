@@ -12,7 +12,7 @@ use super::target::Target;
 use crate::hash_lists::sorter::SetIter;
 use crate::hash_lists::{Record, SortedSet, Tagged};
 
-/// Requests that are under way at once.
+/// Number of concurrent requests.
 const REQUESTS: usize = 16;
 /// Names that are taken from the list at once.
 const BATCH: usize = 4096;

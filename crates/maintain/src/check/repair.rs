@@ -33,10 +33,10 @@ use super::target::Target;
 use crate::hash_lists::HashLists;
 use crate::reflog::unlisted;
 
-/// Catalogs that are nested deeper than this are not repaired in one run: each round finds the next level.
+/// Maximum number of rounds of a repair. Each round reaches the next level of nested catalogs.
 const ROUNDS_MAX: usize = 256;
 
-/// How a repository is repaired.
+/// Options of a repair.
 pub struct Repair<'r> {
     /// Source of objects; without one only the reflog is repaired.
     pub from: Option<&'r dyn StoredFiles>,
@@ -65,7 +65,7 @@ impl Repair<'_> {
         self.run_in(&Storage::open(&place.root)?, check, place, now)
     }
 
-    /// Variant of the function above for storage that is open.
+    /// Repairs like `run`, in a storage that is open.
     pub fn run_in(
         &self,
         storage: &Storage,

@@ -26,7 +26,7 @@ impl Check<'_> {
         self.run_in(&Storage::open(&place.root)?, place, now)
     }
 
-    /// Variant of the function above for storage that is open.
+    /// Checks like `run`, in a storage that is open.
     pub fn run_in(
         &self,
         storage: &Storage,

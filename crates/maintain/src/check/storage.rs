@@ -14,7 +14,7 @@ use super::finding::FindingKind;
 use super::options::{Check, CheckProgress};
 use crate::hash_lists::{Record, SortedSet, Sorter, Tagged, minus};
 
-/// Folders that are listed at once.
+/// Number of folders that are listed concurrently.
 const FOLDERS: usize = 16;
 
 /// Objects with a fault that a check of the catalogs does not see, and the fault of each.

@@ -43,7 +43,7 @@ pub(super) struct Run<'r> {
     _lock: FileLock,
 }
 
-/// What was found for a head.
+/// Result of marking for one head.
 pub(super) struct Marked {
     pub(super) head: ReadHead,
     pub(super) kept: Kept,
@@ -53,7 +53,7 @@ pub(super) struct Marked {
     reflog: KnownReflog,
     /// Objects to delete.
     doomed: SortedSet,
-    /// How many of these no revision names.
+    /// Number of these objects that no revision names.
     orphans: u64,
 }
 

@@ -58,7 +58,7 @@ impl DeletionLog {
         self.append(&text)
     }
 
-    /// Notes objects that are deleted next.
+    /// Logs objects before they are deleted.
     pub(super) fn deletes(&self, objects: &[ObjectName]) -> Result<(), RepositoryError> {
         let mut text = String::new();
         if !std::mem::replace(&mut *self.begun.lock(), true) {

@@ -17,14 +17,14 @@ use super::revisions::{KeptRoot, Revisions};
 use super::{Collect, CollectProgress};
 use crate::hash_lists::{Closure, HashLists, Incomplete, Record, SortedSet, Sorter, Tagged, minus};
 
-/// Requests to object storage at once.
+/// Number of concurrent requests to object storage.
 const REQUESTS: usize = 16;
 
-/// What marking reads and where it sorts.
+/// Inputs of marking, and the folder where it sorts.
 pub(crate) struct Marker<'m> {
     pub(crate) collect: &'m Collect<'m>,
     pub(crate) storage: &'m Storage,
-    /// Whether catalogs and the like have a second name.
+    /// True if catalogs and similar objects are stored under an alternative path, too.
     pub(crate) has_alternative_paths: bool,
     /// Disk of the storage, if that is a folder.
     pub(crate) served: Arc<dyn Disk>,
@@ -33,7 +33,7 @@ pub(crate) struct Marker<'m> {
     pub(crate) lists: HashLists<'m>,
     /// Folder of the runs.
     pub(crate) scratch: PathBuf,
-    /// Whether catalogs are missing by intention, since only some paths were replicated.
+    /// True if only some paths were replicated, so that catalogs are missing.
     pub(crate) is_partial: bool,
 }
 

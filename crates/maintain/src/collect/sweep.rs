@@ -22,13 +22,14 @@ use super::marks::Marker;
 use crate::hash_lists::sorter::SetIter;
 use crate::hash_lists::{Record, SortedSet, Tagged};
 
-/// Objects that are deleted in one go: publishers wait for the lock meanwhile.
+/// Number of objects that are deleted under one lock, for which publishers wait.
 const BATCH: u64 = 10_000;
-/// The same for object storage, where a collector shows with each batch that it has not ended.
+/// Number of objects that are deleted in a batch in object storage. With each batch the collector records that it is
+/// running.
 const SHARED_BATCH: u64 = 2000;
-/// Objects of one request to object storage.
+/// Number of objects in one request to object storage.
 const REQUEST: usize = 1000;
-/// Up to this many folders are synced one by one; above, the whole file system is.
+/// Maximum number of folders that are synced one by one; for more, the file system is synced.
 const SYNC_SINGLY: usize = 48;
 
 /// Deleted objects.
@@ -36,7 +37,7 @@ const SYNC_SINGLY: usize = 48;
 pub struct Deleted {
     /// Number of objects.
     pub objects: u64,
-    /// Their bytes.
+    /// Number of bytes of the deleted objects.
     pub bytes: u64,
     /// Condemned objects that a kept revision names by now, and that therefore stay.
     pub revived: u64,

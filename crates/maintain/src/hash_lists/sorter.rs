@@ -17,7 +17,7 @@ use super::record::{Record, Tagged};
 pub(crate) const RECORDS: usize = (64 << 20) / Tagged::LEN;
 /// Bytes read or written at once of a run.
 pub(crate) const READ: usize = 1 << 16;
-/// Runs that are merged at once.
+/// Maximum number of runs that are merged at once.
 pub(crate) const FAN_IN: usize = 64;
 
 /// Collects records in any order, and sorts them with a buffer of a given size.

@@ -29,9 +29,9 @@ pub struct ListedRepository {
     pub published: Option<i64>,
     /// Time of the whitelist's expiry, in seconds since 1970.
     pub whitelist_expires: Option<i64>,
-    /// Whether the whitelist has expired.
+    /// True if the whitelist has expired.
     pub whitelist_expired: Option<bool>,
-    /// Whether a transaction of CernVM-FS is open.
+    /// True if a transaction of CernVM-FS is open.
     pub transaction: bool,
     /// Number of open and kept transactions of this user.
     pub open_transactions: usize,

@@ -23,9 +23,9 @@ pub struct RepositoryInfo {
     pub ttl: Option<u32>,
     /// Hash algorithm.
     pub hash_algorithm: Option<String>,
-    /// Whether old content may be collected.
+    /// True if old content may be collected.
     pub garbage_collectable: Option<bool>,
-    /// Whether the signatures of head and whitelist verify, apart from expiry.
+    /// True if the signatures of head and whitelist verify, apart from expiry.
     pub signatures_verified: Option<bool>,
     /// The certificate of the head.
     pub certificate: Option<CertificateInfo>,
@@ -43,11 +43,11 @@ pub struct RepositoryInfo {
     pub last_snapshot: Option<String>,
     /// Time of the last check, as its program wrote it.
     pub last_check: Option<String>,
-    /// Whether the last check found no fault.
+    /// True if the last check found no fault.
     pub check_succeeded: Option<bool>,
-    /// What is known of its servers, if it is a replica in a folder.
+    /// State of the servers that it copies, for a replica in a folder.
     pub replica: Option<ReplicaInfo>,
-    /// Whether replicas may copy the repository.
+    /// True if replicas may copy the repository.
     pub master_replica: Option<bool>,
     /// Settings of the publisher; empty for a repository elsewhere.
     pub settings: Vec<SettingValue>,
@@ -97,7 +97,7 @@ pub struct CertificateInfo {
     pub fingerprint: String,
     /// End of its validity in seconds since 1970, which clients ignore.
     pub expires: i64,
-    /// Whether the whitelist has it.
+    /// True if the whitelist lists it.
     pub listed: Option<bool>,
 }
 
@@ -108,7 +108,7 @@ pub struct WhitelistInfo {
     pub created: Option<i64>,
     /// Time of its expiry in seconds since 1970.
     pub expires: i64,
-    /// Whether it has expired.
+    /// True if it has expired.
     pub expired: bool,
     /// Fingerprints of the accepted certificates.
     pub certificates: Vec<String>,
@@ -119,7 +119,7 @@ pub struct WhitelistInfo {
 pub struct Problem {
     /// Name of the part.
     pub part: &'static str,
-    /// Reason.
+    /// Reason why the part can't be read.
     pub text: String,
 }
 

@@ -20,9 +20,9 @@ pub struct ListedCertificate {
     pub subject: Option<String>,
     /// End of its validity in seconds since 1970, which clients ignore.
     pub expires: Option<i64>,
-    /// Whether the whitelist has it.
+    /// True if the whitelist lists it.
     pub listed: bool,
-    /// Whether it signed the published head.
+    /// True if it signed the published head.
     pub signed_head: bool,
     /// File in the keys folder.
     pub file: Option<&'static str>,

@@ -29,7 +29,7 @@ use crate::resign::{Resign, Resigned};
 pub struct Rotate {
     /// Days for which the new certificate is valid.
     pub certificate_days: u32,
-    /// How whitelists are signed.
+    /// Options for signing whitelists.
     pub resign: Resign,
     /// Protect the new key with a passphrase.
     pub encrypt: bool,
@@ -46,11 +46,11 @@ pub struct Rotated {
     pub old: Option<String>,
     /// The whitelist that was signed in this step.
     pub whitelist: Option<Resigned>,
-    /// Whether the master key is elsewhere, and the whitelist has to be signed there.
+    /// True if the master key is elsewhere, and the whitelist has to be signed there.
     pub needs_signature: bool,
-    /// Whether the head was signed again in this step.
+    /// True if this step signed the head again.
     pub signed_head: bool,
-    /// Whether the rotation is finished.
+    /// True if the rotation is finished.
     pub finished: bool,
 }
 
@@ -71,7 +71,7 @@ impl Rotated {
 }
 
 impl Rotate {
-    /// Makes a new key and puts it to use, as far as this is possible here.
+    /// Makes a new key, and signs with it if the whitelist can be signed here.
     pub fn start(
         &self,
         place: impl OpenStorage,

@@ -25,7 +25,7 @@ const LAST: &str = ".cvmfs_last_snapshot";
 /// File that lists the paths of a partial replica, for clients.
 const PARTIAL: &str = ".cvmfs_partial_replica";
 
-/// Whether the head was switched.
+/// Result of switching the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Switched {
@@ -34,7 +34,7 @@ pub(super) enum Switched {
     Again,
 }
 
-/// What a new head needs besides the files and chunks, which are here already.
+/// Parts of a new head other than the files and chunks, which are stored already.
 #[derive(Default)]
 pub(super) struct Prepared {
     /// The manifest that is replaced.

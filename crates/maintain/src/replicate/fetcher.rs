@@ -31,7 +31,7 @@ const SPACE_EVERY: u64 = 32 << 20;
 const REPORT_EVERY: u64 = 64;
 /// Time after which objects are made durable, if there are few.
 const FLUSH_EVERY: Duration = Duration::from_secs(10);
-/// Interval at which a waiting thread looks whether to stop: a signal only sets a flag.
+/// Interval at which a waiting thread checks for a request to stop, because a signal only sets a flag.
 pub(super) const STOP_EVERY: Duration = Duration::from_millis(100);
 /// Number of objects from which object storage is listed rather than asked for each.
 const LISTED_FROM: u64 = 1000;
@@ -58,7 +58,7 @@ pub(super) struct Fetcher<'f> {
     pub(super) present: AtomicU64,
 }
 
-/// What is requested or being stored.
+/// Objects that are requested or being stored.
 #[derive(Debug, Default)]
 struct Slots {
     requests: usize,
@@ -297,7 +297,7 @@ impl<'f> Fetcher<'f> {
         }
     }
 
-    /// Lets the present fetch end early, without a failure of its own.
+    /// Ends the current fetch early, without an error of its own.
     pub(super) fn give_up(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! How a repository is replicated, and the result.
+//! Defines the options and the result of a replication.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl RevisionLimit {
     }
 }
 
-/// How often a failed request for an object is sent again, beside the attempts of the source itself.
+/// Limits of the retries of a failed request for an object, beside the attempts of the source itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
     /// Further attempts of each request.
@@ -87,7 +87,7 @@ pub struct Replicate<'r> {
     pub name: RepositoryName,
     /// Servers of the repository, for messages and for later runs.
     pub servers: String,
-    /// The same servers, opened.
+    /// Opened source that reads from these servers.
     pub source: Arc<dyn Source>,
     /// Public master keys as PEM text.
     pub keys: Vec<u8>,
@@ -95,11 +95,11 @@ pub struct Replicate<'r> {
     pub revisions: RevisionLimit,
     /// Paths to copy: catalogs above, at and below them; empty for the whole repository.
     pub paths: Vec<Vec<u8>>,
-    /// Looks for every object, also those of catalogs that are here already.
+    /// True to check for every object, not only for those of new catalogs.
     pub full: bool,
     /// Bytes that stay free on the file system of the replica.
     pub reserve: u64,
-    /// How often a failed request for an object is sent again.
+    /// Limits of the retries of a failed request.
     pub retries: Retries,
     /// Spool folder of CernVM-FS, in which its reflog checksum is kept up to date.
     pub spool: Option<PathBuf>,
@@ -144,7 +144,7 @@ impl<'r> Replicate<'r> {
     }
 }
 
-/// What a replication would fetch.
+/// Objects and revisions that a replication would fetch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReplicationPlan {
     /// Revision here; none if there is none yet.
@@ -172,7 +172,7 @@ pub struct Replicated {
     pub revision: u64,
     /// Hash of its root catalog.
     pub root: String,
-    /// Whether a file that clients see changed.
+    /// True if a file that clients see changed.
     pub changed: bool,
     /// Tagged revisions that were copied.
     pub revisions: u64,
@@ -186,7 +186,7 @@ pub struct Replicated {
     pub bytes: u64,
     /// Objects that changed catalogs name and that were here already.
     pub present: u64,
-    /// Revisions that the server lacks; the next run looks for them again.
+    /// Revisions that the server lacks; the next run requests them again.
     pub skipped: Vec<SkippedRevision>,
     /// Facts that need attention.
     pub warnings: Vec<String>,

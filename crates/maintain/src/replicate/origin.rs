@@ -14,7 +14,7 @@ use esker_store::{
 #[derive(Clone)]
 pub(super) struct Origin {
     pub(super) source: Arc<dyn Source>,
-    /// The same, with further attempts for what fails.
+    /// Source for objects, which retries failed requests.
     pub(super) objects: Arc<dyn Source>,
     pub(super) stop: Arc<AtomicBool>,
     /// Folder for bodies that are too large for memory.

@@ -128,7 +128,7 @@ impl Replica {
         &self.storage.disks().private
     }
 
-    /// Returns true if every catalog that is here has its whole subtree, as far as these paths lead to it.
+    /// Returns true if the replica is unchanged since a run that completed all subtrees of these paths.
     pub(super) fn is_complete(&self, paths: &[String]) -> Result<bool, RepositoryError> {
         let Some(known) = self.remembered.as_ref().filter(|known| known.paths == paths) else {
             return Ok(false);

@@ -34,7 +34,7 @@ const ATTEMPTS: u32 = 4;
 /// File that exists while a replication is under way.
 const IN_PROGRESS: &str = ".cvmfs_is_snapshotting";
 
-/// What is copied besides the head.
+/// Revisions that are copied besides the head.
 struct Others {
     history: CopiedHistory,
     /// Revisions without tags between the old head and the new one.
@@ -43,7 +43,7 @@ struct Others {
     wanted: SortedSet,
 }
 
-/// Most revisions without tags that are copied in one run.
+/// Maximum number of revisions without tags that one run copies.
 const BETWEEN_MAX: usize = 10_000;
 
 impl Replicate<'_> {

@@ -34,7 +34,7 @@ pub trait Replicable: Sync {
     fn revision(outcome: &Self::Outcome) -> Option<u64>;
 }
 
-/// How many repositories are replicated at once, and how often.
+/// Concurrency and interval of the replication of several repositories.
 pub struct ReplicationSchedule<'s> {
     /// Maximum number of repositories that are replicated at once.
     pub parallel: usize,

@@ -46,7 +46,7 @@ pub(super) struct Walker<'w> {
     pub(super) origin: &'w Origin,
     pub(super) replica: &'w Replica,
     pub(super) lists: &'w HashLists<'w>,
-    /// Whether the presence of a catalog means that its subtree is present.
+    /// True if the presence of a catalog implies that of its subtree.
     pub(super) trusts: bool,
     /// Objects that a collect is about to delete.
     pub(super) condemned: Option<&'w Condemned>,
@@ -59,7 +59,7 @@ pub(super) struct Walker<'w> {
     done: AtomicU64,
 }
 
-/// What was read of a catalog.
+/// Result of loading a catalog.
 enum Loaded {
     /// The catalogs below it.
     Below(Vec<Visit>),

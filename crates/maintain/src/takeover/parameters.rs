@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::server_conf::ServerConf;
 
-/// What becomes of a parameter.
+/// Effect of a takeover on a parameter of `server.conf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -20,14 +20,14 @@ pub enum Outcome {
     NotSupported,
 }
 
-/// A parameter and what becomes of it.
+/// Parameter of `server.conf`, and the effect of a takeover on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParameterRow {
     /// Name of the parameter.
     pub parameter: String,
     /// Value; none if a shell would have to evaluate it, or if it is not set.
     pub value: Option<String>,
-    /// What becomes of it.
+    /// Effect of the takeover on the parameter.
     pub outcome: Outcome,
     /// The setting with its value, or the reason.
     pub note: String,

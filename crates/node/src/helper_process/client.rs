@@ -143,7 +143,7 @@ impl Helper {
         self.send(&serde_json::to_vec(&request)?)
     }
 
-    /// Sends a request with a connection of its own, so that others go on meanwhile, and waits for the answer.
+    /// Sends a request over a separate connection, so that others continue, and waits for the answer.
     pub(super) fn send(&self, request: &[u8]) -> io::Result<Result<Answered, Failure>> {
         let (connection, theirs) = packets::pair()?;
         packets::send(&self.socket, &[request], Some(theirs.as_fd()))?;

@@ -7,7 +7,7 @@ use crate::status::MountStatus;
 pub struct Affair {
     /// Name in the reference client; those of this client alone begin with `esker.`.
     pub name: &'static str,
-    /// What is counted.
+    /// Description of the counted events.
     pub help: &'static str,
     /// Our metric of it, and the operation of its label, if it has one.
     pub metric: (&'static str, Option<&'static str>),

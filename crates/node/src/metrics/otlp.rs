@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::family::{Family, Histogram, Kind, Sample, Value};
 
-/// Counts are totals.
+/// Aggregation temporality of OTLP for counters: totals since the start.
 const CUMULATIVE: u8 = 2;
 
 #[derive(Serialize)]

@@ -33,7 +33,7 @@ pub(crate) const REGISTRATION: &str = "registration";
 /// Name of the mount's options.
 pub(crate) const SPEC: &str = "spec";
 
-/// Exit code of a daemon that can't go on with what it was given: trying again doesn't help.
+/// Exit code of a daemon that can't use its options. Starting it again doesn't help.
 const UNUSABLE: i32 = 2;
 
 /// Time limit for a daemon to serve the mount. It may have to wait for servers.
@@ -99,7 +99,7 @@ struct Supervisor {
     folder: Option<PathBuf>,
     /// Options of the mount.
     spec: OwnedFd,
-    /// What the daemon can change of this machine, by the first options.
+    /// Paths that the daemon can write, by the first options.
     of_daemon: OfDaemon,
     kept: Vec<(String, OwnedFd)>,
     state: Vec<u8>,

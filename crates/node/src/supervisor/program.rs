@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 use crate::mount_spec::MountSpec;
 use crate::mounts;
 
-/// What the daemon of a mount can change, with all below.
+/// Paths that the daemon of a mount can write, with everything below them.
 #[derive(Debug, Default)]
 pub(super) struct OfDaemon {
     mountpoint: PathBuf,

@@ -25,7 +25,7 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum length of an answer in bytes.
 const ANSWER_MAX: usize = 4096;
 
-/// What the next daemon has in place of the one before.
+/// Part of a daemon that the next daemon replaces.
 #[derive(Debug)]
 pub enum Replacement {
     /// Program of the daemon.
@@ -35,7 +35,7 @@ pub enum Replacement {
 }
 
 impl Replacement {
-    /// Returns the new daemon for messages.
+    /// Returns a noun phrase for the new daemon, used in messages.
     pub(super) const fn describe(&self) -> &'static str {
         match self {
             Self::Program(_) => "the new program",
@@ -48,9 +48,9 @@ impl Replacement {
 pub(super) struct Upgrade {
     /// Client that waits; none if the daemon itself has changed its options.
     pub(super) client: Option<UnixStream>,
-    /// What the next daemon gets, until it is started.
+    /// Replacement for the next daemon, until that is started.
     pub(super) next: Option<Replacement>,
-    /// What the one before had, while the new one is not proven.
+    /// Replaced part of the previous daemon, until the new daemon serves.
     pub(super) previous: Option<Replacement>,
     /// Failure of the new daemon, while the one before doesn't serve yet.
     pub(super) failed: Option<String>,

@@ -14,7 +14,7 @@ use crate::mount_spec::{ContentSpec, MountSpec, RepositorySpec};
 use crate::supervisor::Supervision;
 
 pub(super) const MEGABYTE: u64 = 1 << 20;
-/// Least quota that can be set, in megabytes, as in the reference.
+/// Minimum quota that can be set, in megabytes, as in the reference.
 const LIMIT_MIN: u64 = 1000;
 /// Port of name servers.
 const DNS_PORT: u16 = 53;

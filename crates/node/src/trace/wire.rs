@@ -11,7 +11,7 @@ use crate::status::Presentation;
 pub struct TraceRequest {
     /// Processes whose requests are reported.
     pub whose: Whose,
-    /// Least duration of reported requests in microseconds.
+    /// Minimum duration of reported requests in microseconds.
     #[serde(default)]
     pub over_us: u64,
     /// True to make the kernel look up every name again.

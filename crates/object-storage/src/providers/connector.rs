@@ -16,7 +16,7 @@ use object_store::client::{
 
 /// Timeout for connecting to a server.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Timeouts for the service that gives machines of a cloud their credentials, which other machines don't have.
+/// Timeouts for the instance metadata service of a cloud, which other machines don't have.
 const METADATA: Duration = Duration::from_secs(1);
 /// Prefix of the addresses of that service.
 const METADATA_HOSTS: &str = "169.254.";

@@ -7,9 +7,9 @@ use object_store::Error;
 
 /// Maximum number of characters of a server's explanation.
 const SAID_MAX: usize = 300;
-/// What `object_store` writes before the status of a response.
+/// Text that `object_store` writes before the status of a response.
 const STATUS: &str = "status code: ";
-/// Host of the service that gives machines of a cloud their credentials.
+/// Host of a cloud's instance metadata service, which gives machines their credentials.
 const METADATA: &str = "169.254.";
 
 /// Failure of a request, after the repetitions of `object_store`.

@@ -21,7 +21,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 const REPEAT_MAX: Duration = Duration::from_secs(120);
 /// Region that requests are signed for if none is named; servers of other vendors have no regions.
 const REGION: &str = "us-east-1";
-/// Where clients read from Google's buckets.
+/// URL from which clients read Google's buckets.
 const GOOGLE: &str = "https://storage.googleapis.com";
 
 /// Keys that say where a bucket is; they are computed from settings, variables and profile.
@@ -172,7 +172,7 @@ fn check_endpoint(endpoint: &str) -> Result<(), StorageProblem> {
         .map_err(|error| StorageProblem::BadSettings(format!("the endpoint: {}", error.cause())))
 }
 
-/// Where a bucket of the protocol S3 is.
+/// Address of a bucket of the protocol S3.
 struct S3Place {
     endpoint: Option<String>,
     region: String,

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::profile::Profile;
 use crate::settings::Environment;
 
-/// Minimum time between two looks at the files.
+/// Minimum time between two checks of the files for changes.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// Device, inode, size and time of each file.

@@ -67,11 +67,11 @@ pub(crate) struct Requests {
     store: Arc<dyn ObjectStore>,
     /// Client that deletes objects one by one.
     one_by_one: Arc<dyn ObjectStore>,
-    /// Whether the server refused to delete many objects with one request.
+    /// True if the server refused to delete many objects with one request.
     deletes_singly: Arc<Mutex<bool>>,
     storage_class: Option<Arc<str>>,
     read_back: bool,
-    /// Whether the server's versions (ETags) are MD5 digests of contents, as far as they are known to be.
+    /// True while all known versions (ETags) of the server are MD5 digests of contents.
     has_md5_tags: Arc<AtomicBool>,
 }
 

@@ -50,7 +50,7 @@ pub struct ObjectSink {
     state: Option<PathBuf>,
     requests: Requests,
     uploads: Arc<Uploads>,
-    /// Whether conditional puts are known to be atomic.
+    /// True if conditional puts are known to be atomic.
     is_atomic: Mutex<bool>,
     thread: StorageThread,
 }

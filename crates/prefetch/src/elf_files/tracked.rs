@@ -1,4 +1,4 @@
-//! The state of one library or executable, and what its chunks tell.
+//! Tracks one library or executable, and parses its chunks.
 
 use std::collections::{BTreeSet, HashSet};
 use std::mem;

@@ -23,7 +23,7 @@ pub(crate) struct Outline {
     pub(crate) directories: Vec<OutlineDirectory>,
     /// True if the publisher split this catalog off automatically.
     pub(crate) automatic: bool,
-    /// True if the published catalog has properties or counters of its own that would be lost with it.
+    /// True if merging the published catalog would lose its properties or counters.
     pub(crate) must_stay: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::changes::{Changes, DirectoryChange, NewTree};
 use crate::error::PublishError;
 use crate::trigger_flags::with_flags_mended;
 
-/// Most paths of a conflict that are named.
+/// Maximum number of listed paths of a conflict.
 const NAMED_MAX: usize = 20;
 
 /// Outcome of a rebase.
@@ -99,7 +99,7 @@ impl Rebase<'_> {
         Ok(())
     }
 
-    /// Rebases the changes in one directory; tells whether the later revision changed something in it, too.
+    /// Rebases the changes in one directory; returns true if the later revision changed the directory, too.
     fn directory(&mut self, directory: &[u8], changes: &mut Changes) -> Result<bool, PublishError> {
         if self.base.owner(directory)?.hash == self.head.owner(directory)?.hash {
             return Ok(false);
@@ -260,7 +260,7 @@ fn same_directory(a: &Entry, b: &Entry) -> bool {
     a.is_directory() && b.is_directory() && entry::is_same(&Entry { mtime, mtime_ns, ..a.clone() }, b)
 }
 
-/// Tells whether an entry is missing or one that publishers make by themselves.
+/// Returns true if an entry is missing, or one that publishers create automatically.
 fn is_made(entry: Option<&Entry>) -> bool {
     entry.is_none_or(|entry| entry.is_file() && entry.flags.has(Flags::HIDDEN))
 }

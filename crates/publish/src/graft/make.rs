@@ -9,7 +9,7 @@ use esker_repository::{Deflate, Encoder, RepositoryError};
 
 use super::Graft;
 
-/// How a graft is made.
+/// Options for making a graft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraftOptions {
     /// Size of the chunks; none leaves the file whole.
@@ -18,7 +18,7 @@ pub struct GraftOptions {
     pub algorithm: HashAlgorithm,
     /// Compression of what is hashed: none for files that clients fetch as they are.
     pub compression: Compression,
-    /// Whether a file that is cut has the hash of the whole, too.
+    /// True if a file in chunks also has the hash of the whole.
     pub whole: bool,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Marks {
     pub(super) metacopy: bool,
 }
 
-/// Takes the path at which the lower layer says that the entry was published out of its own attributes.
+/// Removes the published path, which the lower layer recorded, from the entry's attributes.
 pub(super) fn take_published_path(own: &mut Vec<Xattr>) -> Option<Vec<u8>> {
     let at = own.iter().position(|(name, _)| name == PUBLISHED_PATH)?;
     Some(own.swap_remove(at).1)

@@ -47,7 +47,7 @@ pub enum State {
 #[derive(Clone)]
 pub(super) struct SharedRecord {
     sink: Arc<dyn Sink>,
-    /// Whether all processes that change a list or delete its objects hold a lease.
+    /// True if all processes that change a list or delete its objects hold a lease.
     has_lease: bool,
 }
 
@@ -87,7 +87,7 @@ impl SharedRecord {
         Self { sink, has_lease: false }
     }
 
-    /// The same for processes that hold a lease.
+    /// Sets that all processes which change the record hold a lease.
     pub(super) fn with_lease(self) -> Self {
         Self { has_lease: true, ..self }
     }

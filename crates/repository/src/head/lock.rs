@@ -19,8 +19,8 @@ use super::history::read_history;
 use super::lease::Lease;
 use super::publication::Next;
 
-/// Attempts to replace the head under the lock. Another one is only needed if a program replaces it without the lock.
-/// Without a lock there are more, until the longest wait for it is over.
+/// Maximum number of attempts to replace the head under the lock. Another one is only needed if a program replaces it
+/// without the lock. Without a lock there are more, until the longest wait for it is over.
 pub const ATTEMPTS: u32 = 5;
 /// First pause between two attempts to take the lock, and the longest one.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -27,10 +27,10 @@ use super::kept;
 use super::lock::HeadLock;
 use super::pending;
 
-/// Attempts to store the reflog while earlier publishers store theirs.
+/// Maximum number of attempts to store the reflog while earlier publishers store theirs.
 const REFLOG_ATTEMPTS: u32 = 20;
 
-/// What the next head says.
+/// Contents of the next head.
 pub struct Next {
     /// Hash and plain size of the root catalog.
     pub root: (ContentHash, u64),
@@ -46,7 +46,7 @@ pub struct Next {
     pub forgotten: HashSet<ContentHash>,
     /// Root catalog of another branch, which the reflog lists too.
     pub branch_root: Option<ContentHash>,
-    /// Whether old revisions may be collected; none keeps the published term.
+    /// True if old revisions may be collected; `None` keeps the published value.
     pub garbage_collectable: Option<bool>,
 }
 

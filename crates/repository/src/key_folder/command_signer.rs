@@ -10,7 +10,7 @@ use esker_format::hash::ContentHash;
 use esker_format::write::keys::KeyError;
 use esker_format::write::signer::{Purpose, Signer};
 
-/// More than the signature of a key of 16384 bits.
+/// Maximum length of a signature in bytes; keys of 16384 bits need less.
 const SIGNATURE_MAX: u64 = 2048;
 
 /// A command that signs.

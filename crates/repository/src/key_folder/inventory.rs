@@ -16,13 +16,13 @@ pub struct KeyFile {
     pub role: &'static str,
     /// Path.
     pub path: PathBuf,
-    /// Whether the file exists.
+    /// True if the file exists.
     pub present: bool,
     /// Permissions in octal digits.
     pub mode: Option<String>,
-    /// Whether a passphrase protects the key; none for a file that is no private key or can't be read.
+    /// True if a passphrase protects the key; `None` for a file that is no readable private key.
     pub encrypted: Option<bool>,
-    /// Whether other users can read or change a private key.
+    /// True if other users can read or change a private key.
     pub exposed: bool,
 }
 

@@ -22,7 +22,7 @@ pub struct TokenKey {
     pub certificate: PathBuf,
 }
 
-/// Command of the next key, of the key that is used, and of the one before.
+/// Extensions of the commands of the next key, of the current key, and of the previous key.
 const NEXT_SIGNER: &str = "next.key.signer";
 const SIGNER: &str = "key.signer";
 const OLD_SIGNER: &str = "old.key.signer";
@@ -136,7 +136,7 @@ impl KeyFolder {
         self.remove(disks, OLD_SIGNER)
     }
 
-    /// Removes a file; one that is missing already is fine.
+    /// Removes a file, if it exists.
     fn remove(&self, disks: &Disks, extension: &str) -> Result<(), RepositoryError> {
         let path = self.file_of(extension);
         match disks.private.remove(&path) {

@@ -39,7 +39,7 @@ pub struct SettingValue {
     pub name: &'static str,
     /// Value; none if the head can't be read.
     pub value: Option<String>,
-    /// Whether this is the value of a new repository.
+    /// True for the value of a new repository.
     pub default: bool,
 }
 

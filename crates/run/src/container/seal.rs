@@ -39,7 +39,7 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SYS_CHROOT);
 
-/// What a contained command shares with its caller on request.
+/// Part of the host that a contained command may share with its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// Requests by which a program types into the terminal.
@@ -57,7 +57,7 @@ pub enum Share {
 /// Restrictions of a contained command.
 #[derive(Clone, Debug, Default)]
 pub struct Contained {
-    /// What is shared nevertheless.
+    /// Parts that are shared all the same, on request.
     pub shared: Vec<Share>,
 }
 

@@ -21,7 +21,7 @@ impl Machine {
         Some(Self { class, order, number: [low, high] })
     }
 
-    /// Returns the kind of this program.
+    /// Returns the ELF class and machine of the running program.
     pub(super) fn own() -> Option<Self> {
         Self::of(Path::new("/proc/self/exe"))
     }

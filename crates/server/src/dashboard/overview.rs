@@ -17,7 +17,7 @@ use crate::repositories::Repositories;
 /// Time for which a complete overview is not read again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What is known of all repositories. Values of immutable objects are kept until the head changes.
+/// Cache of the summaries of all repositories. Values of immutable objects stay until the head changes.
 #[derive(Default)]
 pub(crate) struct Overview {
     records: HashMap<RepositoryName, Record>,

@@ -15,7 +15,7 @@ use super::tags::{self, TagList};
 const LISTED: usize = 20;
 /// Number of root catalogs that are read to find a revision by its number.
 const WALKED: usize = 1000;
-/// Least length of a hash as text.
+/// Minimum length of a hash as text.
 const HASH_LEN: usize = 40;
 
 /// Revisions of a repository.

@@ -15,7 +15,7 @@ use super::objects::{Objects, own_hash};
 const RESULTS: usize = 200;
 /// Number of catalogs that one search reads.
 const CATALOGS: usize = 500;
-/// Number of rows between two looks at the budget.
+/// Number of rows between two checks of the budget.
 const STRIDE: u64 = 4096;
 
 /// Results of a search.

@@ -82,7 +82,7 @@ impl SizeHistory {
         }
     }
 
-    /// Reads older root catalogs as far as the budget goes.
+    /// Reads older root catalogs until the budget is spent.
     pub(crate) fn read_older(&mut self, folder: &Folder, budget: &Budget) {
         while let Some(next) = self.next.filter(|_| self.points.len() < POINTS && !budget.is_spent()) {
             // A collected revision ends the chain, and numbers fall, so that a chain that leads back to itself ends.

@@ -18,9 +18,9 @@ const LAST_SNAPSHOT: &str = ".cvmfs_last_snapshot";
 /// A value that takes time to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Known<T> {
-    /// It is not read yet.
+    /// The state is not read yet.
     Pending,
-    /// It can't be read.
+    /// The state can't be read.
     Failed(String),
     Value(T),
 }
@@ -44,7 +44,7 @@ pub(crate) struct RepositoryState {
     pub(crate) sizes: Known<Vec<Point>>,
 }
 
-/// What a manifest says.
+/// Fields of a manifest.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     pub(crate) name: String,

@@ -69,7 +69,7 @@ pub(crate) struct Sample {
     pub(crate) bytes: u64,
 }
 
-/// What a server did in the last minutes.
+/// Traffic of a server in the last minutes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrafficReport {
     /// Complete intervals, oldest first.

@@ -11,10 +11,10 @@ use super::objects::{Objects, no_such_path};
 pub(crate) const LISTED: usize = 200;
 /// Number of entries of a directory that are sorted; more are left out.
 const SORTED: usize = 200_000;
-/// Number of entries between two looks at the budget.
+/// Number of entries between two checks of the budget.
 const STRIDE: usize = 4096;
 
-/// What is at a path.
+/// Entry at a path.
 #[derive(Debug)]
 pub(crate) enum Found {
     Directory(Directory),

@@ -15,7 +15,7 @@ use crate::dashboard::{ChangedPath, Comparison, Ended};
 /// Number of paths on a page.
 pub(crate) const LISTED: usize = 200;
 
-/// What is compared, as it was asked for and as it was found.
+/// Revisions of a comparison as the request names them, with their root catalogs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) from: &'a str,

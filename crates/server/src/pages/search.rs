@@ -7,7 +7,7 @@ use super::numbers::{counted, shown};
 use super::tree::{Place, head, revision, row, search_form, trail};
 use crate::dashboard::Search;
 
-/// Returns the page.
+/// Returns the page with the results of a search.
 pub(crate) fn page(place: Place<'_>, text: &str, search: &Search) -> Markup {
     let count = counted(search.results.len() as u64, "name", "names");
     let rows = html! {

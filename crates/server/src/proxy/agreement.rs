@@ -1,4 +1,4 @@
-//! Decides between the heads of several servers where no key tells which one is right.
+//! Chooses a head when several servers have different ones and no key is known.
 //!
 //! A server that forges a head with a high revision must not displace what the others have. So a new head is compared with
 //! what each server says now, and nothing of the decision is kept beyond the time for which manifests are fresh
@@ -21,7 +21,7 @@ use super::upstream::Upstream;
 
 /// Longest wait for the answers of all servers.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Largest number of revisions that one of two servers may be ahead of the other.
+/// Maximum number of revisions that one of two servers may be ahead of the other.
 const AHEAD_MAX: u64 = 1000;
 
 /// Asks each server for its manifest, and returns the one to hand on; `None` if no server answers.

@@ -21,7 +21,7 @@ use super::upstream::ObjectQuery;
 const STORED_MAX: u64 = 32 << 20;
 /// Largest catalog that is read here.
 const PLAIN_MAX: u64 = 128 << 20;
-/// Largest number of catalogs fetched ahead for one revision.
+/// Maximum number of catalogs fetched ahead for one revision.
 const CATALOGS_MAX: usize = 1000;
 
 /// Fetcher of catalogs.

@@ -43,7 +43,7 @@ pub(super) const PIECE: usize = 256 << 10;
 const CLEAN: &str = "clean";
 /// Longest such file, in bytes: a number of up to 20 digits for each folder.
 const CLEAN_MAX: u64 = 21 * FOLDERS as u64 + 1;
-/// Name of an empty file that tells the time of the file system.
+/// Name of an empty file whose times show the clock of the file system.
 const CLOCK: &str = "clock";
 /// Maximum number of bytes that are sent and not stored, and of bodies in memory that the disk has no room for.
 const MEMORY_MAX: u64 = 256 << 20;
@@ -108,7 +108,7 @@ pub(crate) struct DiskCache {
     doubtful_before: Option<SystemTime>,
     /// Age of the recorded last use at which a new use is recorded.
     record_after: Duration,
-    /// Next folder that an eviction looks at.
+    /// Next folder that an eviction reads.
     pub(super) cursor: Mutex<usize>,
     temporary: AtomicU64,
     pub(super) evicted: AtomicU64,

@@ -12,7 +12,7 @@ use esker_format::object::ObjectName;
 
 use super::disk::{DiskCache, FOLDERS};
 
-/// Number of objects that one round looks at; bounds its memory to some megabytes beside the largest folder.
+/// Maximum number of objects that one round samples. Limits its memory to some megabytes beside the largest folder.
 const SAMPLE: usize = 65_536;
 /// Part of the limit that is freed at once, so that rounds are rare.
 const PART: u64 = 20;

@@ -35,7 +35,7 @@ use super::target::Folder;
 pub(crate) const KEPT_MAX: u64 = 256 << 10;
 /// Name of the folder of verified files.
 const VERIFIED: &str = "verified";
-/// Largest number of files that are kept for one repository.
+/// Maximum number of files that are kept for one repository.
 const FILES_MAX: usize = 64;
 /// Interval at which the confirmation of a saved file is recorded on disk.
 const RECORD: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ pub(crate) struct Kept {
     pub(crate) is_verified: bool,
     /// Time of the last confirmation by an upstream server.
     pub(crate) confirmed: SystemTime,
-    /// The same since the start of this process.
+    /// Time of that confirmation by this process's clock; `None` if an earlier process had it.
     checked: Option<Instant>,
     /// Time before which the upstream servers are not asked again, because they failed.
     retry_at: Option<Instant>,
@@ -110,7 +110,7 @@ pub(crate) struct Files {
     /// Files that are too large to be kept, while they are sent, by their paths.
     large: Mutex<HashMap<String, (ContentHash, Weak<File>)>>,
     pub(crate) flights: Arc<Flights<(String, bool), Kept>>,
-    /// True while the upstream servers fail, so that this is logged once.
+    /// True while the upstream servers are unreachable; an outage is logged once.
     away: AtomicBool,
 }
 
@@ -236,12 +236,12 @@ impl Files {
         }
     }
 
-    /// Records whether the upstream servers fail; returns true if that is new.
+    /// Records whether the upstream servers are unreachable; returns true if that changed.
     pub(crate) fn set_away(&self, away: bool) -> bool {
         self.away.swap(away, Ordering::Relaxed) != away
     }
 
-    /// Returns true while the upstream servers fail.
+    /// Returns true while the upstream servers are unreachable.
     pub(crate) fn is_away(&self) -> bool {
         self.away.load(Ordering::Relaxed)
     }

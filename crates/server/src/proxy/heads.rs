@@ -42,7 +42,7 @@ pub(crate) const SIGNED_MAX: u64 = 256 << 10;
 const GEO_MAX: u64 = 16 << 10;
 /// Largest certificate in PEM form.
 const CERTIFICATE_MAX: u64 = 256 << 10;
-/// Largest number of servers that are asked for a manifest that verifies.
+/// Maximum number of servers that are asked for a manifest that verifies.
 const DETOURS_MAX: usize = 8;
 /// Time that the confirmation of a manifest may take once it is due.
 const CONFIRMATION_MAX: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use esker_format::object::ObjectName;
 use parking_lot::Mutex;
 
-/// Length from which an object counts: thousands of smaller ones take no room worth mentioning.
+/// Minimum length of a tracked object; thousands of smaller ones take little space.
 const LEN_MIN: u64 = 1 << 20;
 
 /// The large objects that are being sent.

@@ -17,9 +17,9 @@ use super::upstream::ObjectQuery;
 use crate::transport::body::Relayed;
 use crate::transport::shares::Shares;
 
-/// Largest number of objects that are passed on at the same time; each takes some 200 KiB of memory.
+/// Maximum number of objects that are passed on at the same time; each takes some 200 KiB of memory.
 const AT_ONCE: usize = 32;
-/// Largest number of these for one client address.
+/// Maximum number of passed-on objects for one client address.
 const FOR_ONE_ADDRESS: usize = 8;
 
 /// Bounds the number of objects that are passed on.

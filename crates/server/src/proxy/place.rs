@@ -16,11 +16,11 @@ use super::flights::Flights;
 use super::objects::Object;
 use super::target::Folder;
 
-/// Largest number of folders with state; more make those forgotten that were not used for longest.
+/// Maximum number of folders with state. The least recently used ones are dropped first.
 const PLACES_MAX: usize = 1024;
-/// Largest number of missing objects that a place remembers.
+/// Maximum number of missing objects that a place remembers.
 const MISSING_MAX: usize = 1000;
-/// Largest number of objects for which servers are left out.
+/// Maximum number of objects for which servers are left out.
 const DOUBTFUL_MAX: usize = 100;
 /// Time for which a missing object is not asked for again.
 const MISSING_AGE: Duration = Duration::from_secs(10);
@@ -35,11 +35,11 @@ pub(crate) struct Place {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) objects: Arc<Flights<ObjectName, Object>>,
     pub(crate) files: Files,
-    /// Time at which all servers were asked which manifest is right, because no key tells.
+    /// Time of the last comparison of all servers' manifests, which decides where there is no key.
     pub(crate) agreed: Mutex<Option<Instant>>,
     /// Held while a new manifest is accepted.
     pub(crate) accepting: tokio::sync::Mutex<()>,
-    /// True while a task looks for new revisions for the listeners.
+    /// True while a task polls for new revisions on behalf of listeners.
     pub(crate) is_watched: AtomicBool,
     /// The newest revision that was handed out.
     pub(crate) revision: watch::Sender<Option<Revision>>,

@@ -21,7 +21,7 @@ use crate::transport::shares::Share;
 
 /// Longest silence of the stream from upstream: three heartbeats.
 const SILENCE: Duration = Duration::from_secs(45);
-/// Shortest time between two looks for a new revision.
+/// Minimum time between two requests for a new revision.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Starts to send events to a client, which are received from the returned channel.
@@ -73,7 +73,7 @@ fn event(name: &str, Revision { number, root, signed }: &Revision) -> Bytes {
     format!("event: revision\nid: {number}\ndata: {data}\n\n").into()
 }
 
-/// Looks for new revisions while there are listeners: at each hint of upstream, and at the usual intervals.
+/// Polls for new revisions while there are listeners: at each hint of upstream, and at intervals.
 async fn watch(heads: Arc<Heads>, place: Arc<Place>) {
     let hint = Arc::new(Notify::new());
     let _listener = place.urls.first().and_then(|url| {

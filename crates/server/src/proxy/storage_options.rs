@@ -24,7 +24,7 @@ pub struct StorageOptions {
     pub repositories: Vec<RepositoryStorage>,
     /// Folder of the cache.
     pub cache: PathBuf,
-    /// Largest number of bytes in the cache.
+    /// Maximum number of bytes in the cache.
     pub cache_size: u64,
     /// Time for which a manifest is served without asking the storage.
     pub head_age: Duration,

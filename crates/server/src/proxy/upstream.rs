@@ -26,7 +26,7 @@ use super::target::{Folder, PEER};
 const RELAYED_MAX: u64 = 1 << 40;
 /// Memory of objects that are received at the same time; more are received in files.
 const RECEIVED_MAX: u64 = 64 << 20;
-/// Largest number of requests to upstream servers in progress.
+/// Maximum number of requests to upstream servers in progress.
 const AT_ONCE: usize = 512;
 /// Time after which the upstream servers are asked, too, while a peer is silent.
 const HEDGE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! What a connection, its requests and its responses know of each other.
+//! Defines the state that a connection, its requests and its responses share.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

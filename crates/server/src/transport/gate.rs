@@ -29,7 +29,7 @@ const LINGER_BYTES_MAX: u64 = 256 * 1024;
 /// Time limit for reading these bytes.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
-/// What a client sent.
+/// Next input of a client.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A complete request head of HTTP/1, which hyper reads next.

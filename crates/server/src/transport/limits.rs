@@ -15,13 +15,13 @@ pub struct Limits {
     pub listeners: usize,
     /// Longest idle time of a connection.
     pub idle: Duration,
-    /// Longest time to send a request.
+    /// Time limit for sending a request.
     pub head: Duration,
-    /// Longest time without taking a byte of a response.
+    /// Maximum time without progress of a response.
     pub stall: Duration,
     /// Minimum rate of a client over a whole response, in bytes a second.
     pub slowest: u64,
-    /// Longest time for responses in progress when the server stops.
+    /// Time limit for responses in progress when the server stops.
     pub grace: Duration,
     /// Maximum number of connections of one client address; `None` for no limit.
     pub client_connections: Option<usize>,

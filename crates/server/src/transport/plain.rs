@@ -16,10 +16,10 @@ use crate::metrics::Kind;
 /// Length from which the kernel sends a part of a file: below, two calls cost more than copying.
 const FILE_MIN: u64 = 16 * 1024;
 
-/// What became of a request.
+/// Result of a plain request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is left to hyper.
+    /// Hyper serves the request.
     NotPlain,
     /// The response is sent.
     Sent,

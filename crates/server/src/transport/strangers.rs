@@ -17,7 +17,7 @@ use crate::counters::Limit;
 const TOLD_MAX: usize = 64;
 /// Time limit for telling a client.
 const TELL_MAX: Duration = Duration::from_secs(2);
-/// Largest number of bytes of its request that are read, so that it receives the response.
+/// Maximum number of bytes of its request that are read. A client that has sent its request receives the response.
 const REQUEST_MAX: u64 = 64 << 10;
 
 /// The networks of clients of a listening socket, and the refusals in progress.

@@ -65,7 +65,7 @@ pub(super) fn decompress(input: &[u8], output: &mut [u8]) -> Result<usize, LzoEr
 }
 
 impl Stream<'_> {
-    /// Decodes the first instruction. A first byte above 17 is a run of literals: there is no output to copy
+    /// Decodes the first instruction. A first byte above 17 starts a literal run, because there is nothing to copy
     /// yet.
     fn beginning(&mut self) -> Result<Before, LzoError> {
         let Some(first @ 18..) = self.input.first().copied() else { return Ok(Before::Match(0)) };

@@ -46,7 +46,7 @@ impl MetaRef {
 pub struct MetaHeader {
     /// Stored length in bytes.
     pub len: u16,
-    /// Whether the block is compressed.
+    /// True if the block is compressed.
     pub compressed: bool,
 }
 
@@ -77,7 +77,7 @@ impl MetaHeader {
 pub struct BlockWord {
     /// Stored length in bytes; 0 for a block of zeros that is not stored.
     pub len: u32,
-    /// Whether the block is compressed.
+    /// True if the block is compressed.
     pub compressed: bool,
 }
 

@@ -33,7 +33,7 @@ pub enum CodecOptions {
     },
     /// Options of lz4.
     Lz4 {
-        /// Whether the high-compression mode was used.
+        /// True if the high-compression mode was used.
         high: bool,
     },
     /// Options of zstd.

@@ -95,7 +95,7 @@ impl Prefix {
 pub struct XattrEntry {
     /// Namespace prefix of the name.
     pub prefix: Prefix,
-    /// Whether the value is stored out of line; then the value field is the eight bytes of its [`MetaRef`].
+    /// True if the value is stored out of line; then the value field is the eight bytes of its [`MetaRef`].
     pub elsewhere: bool,
     /// Length of the name without its prefix, in bytes.
     pub name_len: u16,

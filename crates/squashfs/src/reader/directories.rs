@@ -41,7 +41,7 @@ struct ScannedName<'n> {
     run: Run,
 }
 
-/// Whether a scan continues.
+/// Decision whether a scan continues.
 #[derive(PartialEq, Eq)]
 enum Scan {
     Continue,

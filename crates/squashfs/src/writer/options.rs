@@ -9,15 +9,15 @@ pub struct Options {
     pub compression: Compression,
     /// Length of a block in bytes: a power of two from 4 KiB to 1 MiB.
     pub block_size: u32,
-    /// Whether small files share fragment blocks.
+    /// True if small files share fragment blocks.
     pub fragments: bool,
-    /// Whether the tails of large files go into fragment blocks too.
+    /// True if the tails of large files go into fragment blocks too.
     pub tail_ends: bool,
-    /// Whether files with equal content share it.
+    /// True if files with equal content share it.
     pub duplicates: bool,
-    /// Whether to store extended attributes.
+    /// True to store extended attributes.
     pub xattrs: bool,
-    /// Whether to write an export table, which NFS servers need to find inodes by number.
+    /// True to write an export table, which NFS servers need to find inodes by number.
     pub exportable: bool,
     /// Creation time of the image [default: the latest modification time of its entries].
     pub image_time: Option<u32>,

@@ -45,7 +45,7 @@ struct Open {
 struct Waiters {
     demand: VecDeque<Waiter>,
     prefetch: VecDeque<Waiter>,
-    /// Whether the cache is closed; requests are dropped instead of parked.
+    /// True if the cache is closed; requests are dropped instead of parked.
     closed: bool,
 }
 

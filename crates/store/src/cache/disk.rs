@@ -29,7 +29,7 @@ pub trait Disk: Send + Sync {
         Ok(None)
     }
 
-    /// Gives an unnamed file an unused name on the file system of its folder.
+    /// Links an unnamed file (`O_TMPFILE`) to an unused name on the file system of its folder.
     fn name(&self, _file: &File, _path: &Path) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -331,7 +331,7 @@ fn folder_of(path: &Path) -> Option<&Path> {
     path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
 }
 
-/// Makes a folder, and those above it that are missing, durably; one that exists already is fine.
+/// Creates a folder and its missing parents, durably, if it doesn't exist.
 pub fn make_dirs(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let Some(parent) = folder_of(path) else { return Ok(()) };
     match disk.make_dir(path) {

@@ -21,7 +21,7 @@ pub(crate) fn is_draft(name: &OsStr) -> bool {
 pub(super) struct Drafts {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
-    /// Whether new files are unnamed.
+    /// True if new files are unnamed.
     nameless: bool,
     next: AtomicU64,
 }

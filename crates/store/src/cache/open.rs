@@ -70,7 +70,7 @@ impl CacheState {
         }
     }
 
-    /// Variant of [`Self::share`] that returns `None` for a small object to check, too: its opener does that.
+    /// Returns the outcome like [`Self::share`], but leaves checks of small objects to their opener.
     fn share_at_once(&self, entry: &Arc<Entry>) -> Option<OpenOutcome> {
         let shared = self.share(entry, &mut entry.state.lock());
         let is_for_opener = entry.plain_len <= CHECKED_AT_ONCE;
@@ -177,7 +177,7 @@ impl CacheState {
         OpenOutcome::Handle(handle)
     }
 
-    /// Returns the outcome if no file has to be opened.
+    /// Returns the outcome for an open, unchecked or removed entry; `None` if its file has to be opened.
     fn share(&self, entry: &Arc<Entry>, state: &mut State) -> Option<OpenOutcome> {
         if state.is_gone() {
             return Some(OpenOutcome::Gone);

@@ -23,7 +23,7 @@ pub struct CacheOptions {
     pub patience: Duration,
     /// Lower tiers in the order of use.
     pub lower: Vec<Lower>,
-    /// Whether file content is served uncached, and only other objects are cached.
+    /// True if file content is served uncached, and only other objects are cached.
     pub streaming: bool,
 }
 

@@ -42,7 +42,8 @@ impl Marks {
 /// nothing waits for it. Bytes that find no room pass through memory.
 const URGENT_MAX: Duration = Duration::from_millis(300);
 const URGENT_WAIT: Duration = Duration::from_millis(50);
-/// Part of the cache that an eviction for a full disk frees at least, so that they are rare: each sorts all objects.
+/// Divisor of the cache: an eviction for a full disk frees at least this part. Such evictions are rare then; each
+/// sorts all objects.
 const URGENT_PART: u64 = 64;
 
 /// Time after which an eviction that found everything in use is repeated.

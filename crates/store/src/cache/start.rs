@@ -34,8 +34,8 @@ use crate::engine::Engine;
 use crate::error::Cause;
 use crate::folder_owner::CacheKind;
 
-/// Bytes of memory for objects that are served uncached because the disk fails. They live as long as a reader holds
-/// them, so this bounds the bytes read at once.
+/// Maximum memory in bytes for objects that are served uncached because the disk fails. They live as long as a reader
+/// holds them, so this bounds the bytes read at once.
 const UNKEPT_MEMORY_MAX: u64 = 256 << 20;
 
 /// Content of the folder when the cache was opened.

@@ -57,7 +57,7 @@ pub(crate) struct CacheState {
     pub(crate) pool: Arc<Pool>,
     pub(super) evictor: Mutex<Option<JoinHandle<()>>>,
     pub(super) occupation: Occupation,
-    /// Whether the cache is closed; held for reading while a file gets its name.
+    /// True if the cache is closed; held for reading while a file gets its name.
     pub(super) gate: RwLock<bool>,
     pub(super) reads: Reads,
     pub(super) drafts: Drafts,

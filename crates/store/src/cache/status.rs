@@ -44,7 +44,7 @@ pub struct CacheStatus {
     pub unchecked: u64,
     /// Number of entries that evictions, checks and listings visited.
     pub walked: u64,
-    /// Whether the last writer did not shut down cleanly.
+    /// True if the last writer did not shut down cleanly.
     pub opened_unclean: bool,
     /// Number of removed unfinished files of the last writer.
     pub leftovers: u64,

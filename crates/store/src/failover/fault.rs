@@ -11,7 +11,7 @@ pub(super) struct Fault {
     pub(super) server: u32,
     /// True if the proxy is down for every server.
     pub(super) no_egress: bool,
-    /// Whether the server is down on this route.
+    /// True if the server is down on this route.
     pub(super) no_server: bool,
     /// True if the same route may succeed on the next attempt.
     pub(super) again: bool,

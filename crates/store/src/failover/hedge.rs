@@ -24,7 +24,7 @@ use crate::priority::Urgency;
 use crate::transport::attempt_watch::AttemptWatch;
 use crate::transport::source::{Fetch, Stored};
 
-/// Factor by which each further route has more time than the one before, and after which later groups of proxies are used.
+/// Factor between the waits for further routes, and of the wait before other proxy groups are used.
 const GROWTH: u32 = 4;
 /// Maximum number of routes that one object is requested over at a time.
 const ROUTES_MAX: usize = 3;
@@ -55,7 +55,7 @@ pub(super) enum Part {
     Server(u32),
 }
 
-/// How often a part of a route was slower than another one.
+/// Number of times that a part of a route was slower than another one.
 struct Slowness {
     times: u32,
     last: Instant,
@@ -134,7 +134,7 @@ impl Router {
         self.begin(fetch, state, ended);
     }
 
-    /// Looks for late requests after a pause, as long as there are requests.
+    /// Checks for late requests after a pause, as long as there are requests.
     fn look_later(self: &Arc<Self>) {
         let (pause, router) = (self.http.hedge / LOOKS, Arc::downgrade(self));
         self.network.later(pause, move || {

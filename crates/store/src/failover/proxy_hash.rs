@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use esker_format::hash::{ContentHash, HashAlgorithm};
 
-/// Places of each proxy.
+/// Number of places of each proxy on the ring.
 const PLACES: usize = 16;
 /// Upper bound of places on the ring, which is never drawn.
 const END: u32 = u32::MAX;

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use crate::cache::disk::Disk;
 use crate::file_lock::{FileLock, Locking};
 
-/// Prefix of the folders of processes, and of the files of versions before them.
+/// Prefix of the staging folders of processes, and of the staged files of older versions.
 pub(super) const PREFIX: &str = "esker-";
 const LOCK: &str = "lock";
-/// Attempts to make a folder; another process may remove one before it is locked.
+/// Maximum number of attempts to make a folder. Another process may remove one before it is locked.
 const ATTEMPTS: u32 = 16;
 
-/// The folder of this process.
+/// Staging folder of this process, which a lock marks as in use.
 pub(super) struct Transit {
     disk: Arc<dyn Disk>,
     folder: PathBuf,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Multiples of the first-byte limit to wait while the server sends other responses, if another route is left to try.
+/// Factor of the first-byte limit while the server sends other responses and another route is left.
 const PATIENCE: u32 = 3;
 
 /// Pending requests of one server.

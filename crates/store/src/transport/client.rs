@@ -26,7 +26,7 @@ use super::tls::Tls;
 use crate::error::{Cause, Phase};
 use crate::servers::{Authorities, Dns};
 
-/// Bytes of a body that are handed over at once, so that progress is noticed.
+/// Number of bytes of a body in one read: few, so that progress is reported often.
 const PIECE: usize = 64 << 10;
 /// Maximum keep-alive, even if the server allows more: NAT routers drop idle connections.
 const KEPT_MAX: Duration = Duration::from_secs(60);

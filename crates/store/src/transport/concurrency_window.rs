@@ -20,7 +20,7 @@ const HOLD: Duration = Duration::from_millis(250);
 const HOLD_MAX: Duration = Duration::from_secs(30);
 /// Minimum factor that counts as growth.
 const GROWTH: f64 = 1.1;
-/// Growth of the wait that indicates queueing.
+/// Factor of growth of the wait that indicates queueing.
 const LONGER: f64 = 1.5;
 
 /// The adaptive limit of concurrent requests.

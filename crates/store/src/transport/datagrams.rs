@@ -17,7 +17,7 @@ use crate::error::{Cause, StoreError};
 /// Timeout for resolving and for sending.
 const STEP: Duration = Duration::from_secs(10);
 
-/// Makes the next datagram; nothing if there is nothing to send. Called on the thread that sends.
+/// Returns the next datagram, or `None` if there is nothing to send. The sending thread calls it.
 pub type ComposeDatagram = Box<dyn FnMut() -> Option<Vec<u8>> + Send>;
 
 /// Address and interval.

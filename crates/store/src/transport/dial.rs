@@ -42,7 +42,7 @@ pub(super) struct Endpoint {
     pub(super) beyond: Option<(Arc<str>, u16)>,
     /// Trusted authorities, for TLS.
     pub(super) authorities: Option<Authorities>,
-    /// Whether HTTP/2 is offered to the server.
+    /// True if HTTP/2 is offered to the server.
     pub(super) http2: bool,
 }
 

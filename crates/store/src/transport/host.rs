@@ -29,7 +29,7 @@ use super::site::Site;
 use crate::error::Cause;
 use crate::transport::source::{Fetch, Stored};
 
-/// Divisor of the places: this part of them is for withdrawn requests, while others wait.
+/// Divisor of the slots: the part for retries of withdrawn requests while others wait.
 const AGAIN_PART: usize = 4;
 /// Number of round trips without an answer after which a request may be stalled.
 const STALL_ROUNDS: u32 = 8;
@@ -50,9 +50,9 @@ pub(super) struct Host {
     pub(super) load: HostLoad,
     pub(super) path: HostPath,
     pub(super) awaiting: Awaiting,
-    /// Whether a later start of prefetches is scheduled.
+    /// True if a later start of prefetches is scheduled.
     waking: Cell<bool>,
-    /// Whether a check for stalled requests is scheduled.
+    /// True if a check for stalled requests is scheduled.
     looking: Cell<bool>,
 }
 

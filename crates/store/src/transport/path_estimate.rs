@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Budget in bytes while the path is unknown, and at least as long as delivery still grows.
+/// Budget in bytes while the path is unknown, and minimum while delivery still grows.
 const FIRST: u64 = 256 << 10;
 /// Minimum budget in bytes: with less, requests cost more than they bring.
 const LEAST: u64 = 32 << 10;
@@ -68,8 +68,8 @@ impl PathEstimate {
         self.answer.note(took, now);
     }
 
-    /// Returns the least recent round trip. That of a handshake counts only until there is another: the peer of the
-    /// handshake may be nearer than the server.
+    /// Returns the shortest recent round trip. That of a handshake counts only until there is another: the peer of
+    /// the handshake may be nearer than the server.
     pub(super) fn round_trip(&self) -> Option<Duration> {
         self.answer.get().or_else(|| self.handshake.get())
     }

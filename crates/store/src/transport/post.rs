@@ -19,7 +19,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const STALL: Duration = Duration::from_secs(10);
 /// Keep-alive of the connection.
 const IDLE: Duration = Duration::from_secs(30);
-/// Bytes of a response that are read; the rest is left with its connection.
+/// Maximum number of bytes of a response that are read; the rest is left with its connection.
 const RESPONSE_MAX: usize = 64 << 10;
 
 /// Sender of documents to one URL, over a connection that is kept.

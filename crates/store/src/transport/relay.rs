@@ -14,7 +14,7 @@ use crate::error::Cause;
 
 /// Number of bytes that are held back until the hash is known.
 const HELD_BACK: usize = 16 << 10;
-/// Largest number of parts that wait for the reader.
+/// Maximum number of parts that wait for the reader.
 const WAITING_MAX: usize = 2;
 /// Largest part.
 const PART_MAX: usize = 64 << 10;
@@ -38,7 +38,7 @@ pub struct Relay {
 
 struct State {
     expected: ContentHash,
-    /// Hash of all bytes that came for the first time; none once all have come.
+    /// Hash of the body so far, over all attempts; `None` after the last byte.
     hasher: Option<Hasher>,
     /// Number of these bytes.
     known: u64,

@@ -68,7 +68,7 @@ pub struct FileVersion {
 /// Check of bytes that have no hash.
 pub type Check = Arc<dyn Fn(&[u8]) -> Result<(), Cause> + Send + Sync>;
 
-/// What the bytes of a response must be.
+/// Requirement on the bytes of a response.
 #[derive(Clone, Default)]
 pub enum Expected {
     /// Unknown.
@@ -122,7 +122,7 @@ pub struct HttpRequest {
     pub form: Option<Arc<str>>,
     /// True to ask for the header of the response only (HEAD); the body is then empty.
     pub header_only: bool,
-    /// Whether to bypass caches (`no-cache`).
+    /// True to bypass caches (`no-cache`).
     pub fresh: bool,
 }
 
@@ -146,7 +146,7 @@ pub struct Fetch {
     pub what: Arc<str>,
     /// Name of the object, if it is stored at the path of its name.
     pub object: Option<ObjectName>,
-    /// What the bytes must be.
+    /// Requirement on the bytes.
     pub expected: Expected,
     /// Requested part of the file; `None` for all of it.
     pub part: Option<FilePart>,

@@ -61,7 +61,7 @@ pub struct SseOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SseStatus {
-    /// Whether a stream is open now.
+    /// True while a stream is open.
     pub connected: bool,
     /// Number of events received.
     pub events: u64,

@@ -14,7 +14,7 @@ pub struct NetworkStatus {
     pub connections: u64,
     /// Bytes of answers, without their headers.
     pub received_bytes: u64,
-    /// Least recent round trip, in microseconds; 0 before there was a connection.
+    /// Shortest recent round trip in microseconds; 0 before the first connection.
     pub round_trip_us: u64,
     /// Maximum recent delivery rate.
     pub bytes_per_second: u64,

@@ -1,4 +1,4 @@
-//! The process that asks the daemons of mounts for a server of metrics.
+//! Runs the process that asks the mounts' daemons for metrics on behalf of the server.
 //!
 //! The server answers strangers, and has neither rights to files of users nor Unix sockets. The asker has both, and no network:
 //!
@@ -38,7 +38,7 @@ const ANSWER_MAX: u64 = 256 << 20;
 /// Time beyond that for the daemons of mounts, in which the asker answers.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a server wants of its asker.
+/// Request of a server to the process that asks the mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// The metrics as text.

@@ -1,4 +1,4 @@
-//! Where metrics are written to.
+//! Defines the destinations of metrics.
 
 use std::fs;
 use std::io;

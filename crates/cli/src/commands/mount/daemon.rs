@@ -80,7 +80,7 @@ pub(super) fn run(mut args: Args, settings: &Settings, line: &[std::ffi::OsStrin
     outcome
 }
 
-/// Returns the options that the starter or the supervisor has handed over.
+/// Returns the options that the starter or the supervisor passed to this process.
 fn known(given: Option<OwnedFd>, supervision: Option<&Supervision>) -> Result<Option<MountSpec>, Failure> {
     let read = match (given, supervision) {
         (Some(given), _) => MountSpec::read(given).map(Some),

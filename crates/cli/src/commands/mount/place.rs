@@ -111,7 +111,7 @@ fn ends(found: &Registered, mountpoint: &Path) -> Result<bool, Failure> {
     Ok(!mounted && found.wait_until_free(ENDING) != Departure::Here)
 }
 
-/// Refuses a mount whose daemon was killed; it looks alive as long as the kernel answers from its cache.
+/// Refuses a mount whose daemon was killed, although the kernel may still answer from its cache.
 fn refuse_orphan(mountpoint: &Path) -> Result<(), Failure> {
     let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
     match line {

@@ -24,7 +24,7 @@ use crate::settings::Settings;
 struct Place {
     name: RepositoryName,
     root: PathBuf,
-    /// Its folder, or that in which it will be made.
+    /// Existing or future folder of the repository.
     folder: PathBuf,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Target {
     pub(super) storage: Storage,
     /// Settings of object storage to remember after success: an option changed them.
     changed: Option<RememberedStorage>,
-    /// Whether the storage is remembered since this command.
+    /// True if this command remembered the storage.
     is_new: bool,
     /// Folder of CernVM-FS's state, if it copies or collects the replica, too.
     spool: Option<PathBuf>,

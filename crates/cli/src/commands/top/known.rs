@@ -1,4 +1,4 @@
-//! What is known of the mounts.
+//! State that `esker top` keeps for each mount.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -9,12 +9,12 @@ use esker_node::trace::{Activity, TracedCall};
 /// Mount of a user, by user and mount point; of a command, by its process, too.
 pub(super) type Key = (Option<u32>, String, u32);
 
-/// What is known of one mount.
+/// State of one mount.
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) repository: String,
     pub(super) command: Option<String>,
-    /// Replies: the last, and the one before.
+    /// Last two replies of the daemon: the newest here, the previous one in `before`.
     pub(super) now: Option<Activity>,
     pub(super) before: Option<Activity>,
     /// Start of the request that is not answered yet.

@@ -1,4 +1,4 @@
-//! Asks the daemons for their activity, each on a thread of its own, so that one that hangs delays nothing.
+//! Asks each daemon for its activity in a separate thread, so that a hanging one delays no other.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use esker_node::trace::{Activity, TraceLine, TraceRequest, Whose};
 
 /// Time limit for the reply of a daemon.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Least duration of requests that count as slow, in microseconds.
+/// Minimum duration of slow requests in microseconds.
 const SLOW_US: u64 = 1_000;
 /// Maximum number of slow requests that are remembered for a mount.
 const SLOW_MAX: usize = 512;

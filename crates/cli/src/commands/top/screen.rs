@@ -11,7 +11,7 @@ use super::state::{Key, State};
 use super::view;
 use crate::error::Failure;
 
-/// Time between two looks for a signal. The daemons are asked at the interval of the view.
+/// Interval at which a signal is checked for. The daemons are asked at the interval of the view.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Runs the view. The terminal is restored however it ends: `ratatui::try_init` does so for a panic.

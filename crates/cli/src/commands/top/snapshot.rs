@@ -1,4 +1,4 @@
-//! What `esker top` shows at one time. Field names are an interface.
+//! Defines the output of `esker top` at one time. Field names are an interface.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

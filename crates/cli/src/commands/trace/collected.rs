@@ -12,7 +12,7 @@ use super::first_reads::FirstReads;
 const FILES_MAX: usize = 1 << 20;
 const WAITS_MAX: usize = 1 << 22;
 
-/// What the traces of all mounts found.
+/// Results of the traces of all mounts.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     pub(super) mounts: Vec<MountTrace>,

@@ -13,7 +13,7 @@ const ROW: f64 = 18.0;
 const MARGIN: f64 = 10.0;
 /// Height of the title.
 const TITLE: f64 = 34.0;
-/// Least width of a frame that is drawn, and of one with text.
+/// Minimum width of a drawn frame, and of one with text.
 const VISIBLE: f64 = 0.3;
 const READABLE: f64 = 24.0;
 /// Estimated width of a character.

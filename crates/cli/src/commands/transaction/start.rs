@@ -42,7 +42,7 @@ pub(super) struct ResumeArgs {
     command: Vec<OsString>,
 }
 
-/// What is done with the changes.
+/// Use of the changes at the end of a command.
 enum Choice {
     Publish,
     Keep,

@@ -208,8 +208,8 @@ fn is_wanted(path: &str) -> bool {
     matches!(kind, "conf" | "local" | "pub" | "toml") && !name.starts_with('.')
 }
 
-/// Returns the configuration folder among the files of an archive, with the slash behind it: the one nearest to the
-/// top, and of several the one named as on a machine.
+/// Returns the configuration folder among the paths of an archive, with a slash at its end. That is the folder
+/// nearest to the root; among equals, the one with the name that it has on a machine.
 fn root_of<'p>(paths: impl Iterator<Item = &'p String>) -> Option<String> {
     let mut roots: Vec<&str> = Vec::new();
     for path in paths {

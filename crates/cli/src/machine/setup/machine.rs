@@ -48,8 +48,7 @@ impl Machine {
         fs::symlink_metadata(self.place(Path::new(path))).is_ok()
     }
 
-    /// Returns the folder in which mount(8) looks for helpers: `/sbin`, or the folder it links to. `/sbin`,
-    /// under the name that isn't a link.
+    /// Returns the folder of mount(8)'s helpers: `/sbin`, or the folder that it links to.
     pub(crate) fn sbin(&self) -> PathBuf {
         let own = fs::symlink_metadata(self.place(Path::new("/sbin"))).is_ok_and(|meta| meta.is_dir());
         PathBuf::from(if own { "/sbin" } else { "/usr/sbin" })

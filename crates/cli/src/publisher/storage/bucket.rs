@@ -184,11 +184,11 @@ pub(crate) fn with_options(
     Ok(RememberedStorage { url: known.url.clone(), settings })
 }
 
-/// How a client of this machine reads a repository of this publisher.
+/// Access of a client on this machine to a repository of this publisher.
 pub(crate) struct Readable {
     /// URL of the repository.
     pub(crate) url: String,
-    /// Whether it is read with the publisher's credentials. Processes of others that share a cache have none.
+    /// True if it is read with the publisher's credentials, which processes that share a cache don't have.
     pub(crate) is_private: bool,
 }
 

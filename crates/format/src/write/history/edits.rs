@@ -137,8 +137,8 @@ impl HistoryDraft {
     }
 }
 
-/// Returns true for names that publishers give by themselves: `generic-2026-01-31T12:00:00Z`, with a number after
-/// `generic` if there were several in one second, and with up to three digits of a fraction.
+/// Returns true for names of automatic tags. They are `generic-2026-01-31T12:00:00Z`, with a number after `generic`
+/// if there were several in one second, and with up to three digits of a fraction.
 pub fn is_automatic(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("generic") else { return false };
     let rest = match rest.strip_prefix('_') {

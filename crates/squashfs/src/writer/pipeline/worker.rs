@@ -12,7 +12,7 @@ use super::{PipelineContext, WriteError};
 pub(super) struct Job {
     pub(super) bytes: Arc<Vec<u8>>,
     pub(super) range: Range<usize>,
-    /// Whether the block need not be stored if it is all zeros.
+    /// True if the block need not be stored if it is all zeros.
     pub(super) may_be_hole: bool,
     pub(super) reply: Sender<PackedBlock>,
 }

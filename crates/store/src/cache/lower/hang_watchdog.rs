@@ -16,8 +16,8 @@ use crate::priority::Urgency;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks of the watchdog.
 const LOOK: Duration = Duration::from_millis(500);
-/// Threads of each kind, as many as cores between these bounds: network file systems make them wait, and buffers are
-/// in memory.
+/// Minimum number of threads of each kind; up to a maximum there is one for each core. Network file systems make them
+/// wait.
 const THREADS_MIN: usize = 4;
 const THREADS_MAX: usize = 16;
 /// Niceness of prefetch threads, as in the pool.

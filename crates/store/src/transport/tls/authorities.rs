@@ -12,9 +12,9 @@ use rustls::pki_types::pem::PemObject;
 use crate::named_file::open_named;
 use crate::servers::{Authorities, KeptAuthorities};
 
-/// A system's bundle has 200 KiB; grids have some hundred files of 2 KiB.
+/// Maximum size of a file in bytes: systems have 200 KiB, grids some hundred files of 2 KiB.
 const FILE_MAX: u64 = 4 << 20;
-/// A grid's folder has six files for each authority.
+/// Maximum number of files: a grid's folder has six for each authority.
 const FILES_MAX: usize = 10_000;
 
 /// Reads all certificates; the error explains why there are none. The kept text of a file stands in for one that is gone.
