@@ -88,6 +88,36 @@ impl Output {
     }
 }
 
+/// Prints the result of a command: the value as JSON, or what `text` writes.
+pub(crate) fn show(
+    json: bool,
+    value: impl Serialize,
+    text: impl FnOnce(&mut Output) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if json {
+        out.json(&value)?
+    } else {
+        text(&mut out)?
+    }
+    out.finish()
+}
+
+/// Prints a list: the values as a JSON array, or what `text` writes.
+pub(crate) fn show_all(
+    json: bool,
+    values: impl Iterator<Item = impl Serialize>,
+    text: impl FnOnce(&mut Output) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if json {
+        out.json_array(values)?
+    } else {
+        text(&mut out)?
+    }
+    out.finish()
+}
+
 /// A JSON array whose elements are printed as soon as they are known, one in each line.
 pub(crate) struct JsonArray {
     empty: bool,

@@ -10,7 +10,7 @@ use esker_store::{BlockCache, CheckProgress, Freed, PinSet};
 use serde::Serialize;
 
 use crate::error::{Failure, Kind, of_store};
-use crate::output::{JsonArray, Output, parse_size, size};
+use crate::output::{JsonArray, Output, parse_size, show, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
@@ -336,33 +336,26 @@ fn tell_of(wiped: &Wiped, json: bool) -> Result<(), Failure> {
 }
 
 fn tell(freed: &Freed, json: bool) -> Result<(), Failure> {
-    let mut out = Output::new();
-    if json {
-        out.json(freed)?;
-        return out.finish();
-    }
-    out.line(format!("evicted {} objects, {}", freed.objects, size(freed.bytes)))?;
-    for (count, why) in [(freed.in_use, "in use"), (freed.pinned, "pinned")] {
-        if count > 0 {
-            out.line(format!("{count} objects stay, because they are {why}"))?;
+    show(json, freed, |out| {
+        out.line(format!("evicted {} objects, {}", freed.objects, size(freed.bytes)))?;
+        for (count, why) in [(freed.in_use, "in use"), (freed.pinned, "pinned")] {
+            if count > 0 {
+                out.line(format!("{count} objects stay, because they are {why}"))?;
+            }
         }
-    }
-    out.finish()
+        Ok(())
+    })
 }
 
 fn tell_filled(what: &str, filled: &fill::Filled, telling: fill::Telling) -> Result<(), Failure> {
-    let mut out = Output::new();
-    if telling.json {
-        out.json(filled)?;
-        return out.finish();
-    }
-    let fill::Filled { files, objects, bytes, fetched_objects, fetched_bytes } = *filled;
-    out.line(format!(
-        "{what}: {files} files, {objects} objects, {}; fetched {fetched_objects} objects, {}",
-        size(bytes),
-        size(fetched_bytes)
-    ))?;
-    out.finish()
+    show(telling.json, filled, |out| {
+        let fill::Filled { files, objects, bytes, fetched_objects, fetched_bytes } = *filled;
+        out.line(format!(
+            "{what}: {files} files, {objects} objects, {}; fetched {fetched_objects} objects, {}",
+            size(bytes),
+            size(fetched_bytes)
+        ))
+    })
 }
 
 fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
@@ -391,19 +384,15 @@ fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
     };
     cache.check(args.remove, heard).map_err(failed("can't check the cache"))?;
     drop(meter);
-    let mut out = Output::new();
-    if args.folder.json {
-        out.json(&checked)?;
-    } else {
+    show(args.folder.json, &checked, |out| {
         for one in &checked.damaged {
             let end = if one.removed { ", removed" } else { "" };
             out.line(format!("{}: {}{end}", one.object, one.problem))?;
         }
         let CheckProgress { objects, bytes, .. } = checked.progress;
         let damaged = checked.damaged.len();
-        out.line(format!("checked {objects} objects, {}: {damaged} damaged", size(bytes)))?;
-    }
-    out.finish()?;
+        out.line(format!("checked {objects} objects, {}: {damaged} damaged", size(bytes)))
+    })?;
     if stop.load(Ordering::Relaxed) {
         return Err(Failure::new(Kind::Interrupted, "interrupted; the rest of the cache was not checked"));
     }

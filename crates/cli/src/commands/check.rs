@@ -12,7 +12,7 @@ use esker_store::{LocalSink, StoredFiles};
 use serde_json::json;
 
 use crate::error::{Context as _, Failure, Kind, of_store};
-use crate::output::{Output, parse_size, size};
+use crate::output::{Output, parse_size, show, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::publisher::{Interrupt, Place, PublisherArgs, now, of_operation, refuse_address};
@@ -257,19 +257,14 @@ fn describe(progress: CheckProgress) -> String {
 
 fn print(repaired: &Repaired, name: &str, args: &Args) -> Result<(), Failure> {
     let report = &repaired.left;
-    let mut out = Output::new();
-    if args.json {
-        out.json(&json!({
-            "repository": name,
-            "repaired": {
-                "objects": repaired.objects, "files": repaired.files, "recounted": repaired.recounted,
-            },
-            "report": report,
-        }))?;
-    } else {
-        text(&mut out, repaired, name, args.data)?;
-    }
-    out.finish()?;
+    let value = json!({
+        "repository": name,
+        "repaired": {
+            "objects": repaired.objects, "files": repaired.files, "recounted": repaired.recounted,
+        },
+        "report": report,
+    });
+    show(args.json, &value, |out| text(out, repaired, name, args.data))?;
     match report.findings.len() as u64 + report.more {
         0 => Ok(()),
         count => {

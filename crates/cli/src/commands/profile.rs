@@ -9,7 +9,7 @@ use esker_publish::{Cluster, NamedProfile, Profiles, PublishError, clusters, ext
 use serde_json::{Value, json};
 
 use crate::error::Failure;
-use crate::output::{Output, size};
+use crate::output::{self, Output, size};
 use crate::process::limits::OpenFiles;
 use crate::publisher::{Interrupt, LockArgs, NamedArgs, Place, of_operation, read_profile};
 use crate::settings::Settings;
@@ -114,28 +114,27 @@ fn failed<'p>(what: &'p str, place: &'p Place) -> impl Fn(PublishError) -> Failu
 fn show(args: &ShowArgs) -> Result<(), Failure> {
     let NamedProfile { name, profile } = read_profile(&args.file)?;
     let (clusters, left_out) = clusters(&profile);
-    let mut out = Output::new();
-    if args.json {
-        out.json(&as_json(&name, &profile, &clusters))?;
-        return out.finish();
-    }
-    let bytes = profile.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size));
-    out.line(out.bold(&profile.command))?;
-    out.line(format!("  repository  {}, revision {}", profile.repository, profile.revision))?;
-    out.line(format!("  recorded    {}", profile.recorded))?;
-    out.line(format!("  read        {} files, {}", profile.files.len(), size(bytes)))?;
-    if clusters.is_empty() {
-        out.line("  nothing in it announces anything else")?;
-    }
-    for cluster in &clusters {
-        let (files, bytes) = extent(&profile, cluster);
-        let trigger = &profile.files[cluster.trigger].path;
-        out.line(format!("  {trigger} announces {files} files, {}", size(bytes)))?;
-    }
-    if left_out > 0 {
-        out.line(format!("  {left_out} more, which announce least, are left out; --trigger keeps a file"))?;
-    }
-    out.finish()
+    output::show(args.json, &as_json(&name, &profile, &clusters), |out| {
+        let bytes = profile.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size));
+        out.line(out.bold(&profile.command))?;
+        out.line(format!("  repository  {}, revision {}", profile.repository, profile.revision))?;
+        out.line(format!("  recorded    {}", profile.recorded))?;
+        out.line(format!("  read        {} files, {}", profile.files.len(), size(bytes)))?;
+        if clusters.is_empty() {
+            out.line("  nothing in it announces anything else")?;
+        }
+        for cluster in &clusters {
+            let (files, bytes) = extent(&profile, cluster);
+            let trigger = &profile.files[cluster.trigger].path;
+            out.line(format!("  {trigger} announces {files} files, {}", size(bytes)))?;
+        }
+        if left_out > 0 {
+            out.line(format!(
+                "  {left_out} more, which announce least, are left out; --trigger keeps a file"
+            ))?;
+        }
+        Ok(())
+    })
 }
 
 fn as_json(name: &str, profile: &Profile, clusters: &[Cluster]) -> Value {

@@ -11,7 +11,7 @@ use esker_store::Authorities;
 use serde_json::json;
 
 use crate::error::{Context, Failure, Kind, chain};
-use crate::output::{Output, parse_duration, parse_size, size};
+use crate::output::{Output, parse_duration, parse_size, show, size};
 use crate::process::confine;
 use crate::process::opener::Openable;
 use crate::process::privileges::Service;
@@ -160,19 +160,16 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let url = serving::url(proxy.address(), false);
     let manager = opened.manager.clone();
     Controls { stopper: proxy.stopper(), tls: None, access_log, manager }.start(signals)?;
-    let mut out = Output::new();
-    if args.serving.json {
-        out.json(&json!({
-            "event": "ready",
-            "url": url,
-            "status": format!("{state}/.esker/proxy"),
-            "metrics": format!("{state}/metrics"),
-            "pid": std::process::id(),
-        }))?;
-    } else {
-        out.line(format!("proxy at {url}/, state at {state}/.esker/proxy"))?;
-    }
-    out.finish()?;
+    let value = json!({
+        "event": "ready",
+        "url": url,
+        "status": format!("{state}/.esker/proxy"),
+        "metrics": format!("{state}/metrics"),
+        "pid": std::process::id(),
+    });
+    show(args.serving.json, &value, |out| {
+        out.line(format!("proxy at {url}/, state at {state}/.esker/proxy"))
+    })?;
     serving::tell_ready(&opened.manager, "proxy");
     let (served, mut status) = proxy.run().map_err(|error| of_proxy(&error))?;
     let mut out = Output::new();

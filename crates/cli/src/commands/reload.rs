@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::error::{Failure, chain};
 use crate::mounting::changes::{Changes, merge};
 use crate::mounting::supervised::{Outcome, Replaced, chosen, refusal, replace};
-use crate::output::{Output, plain};
+use crate::output::{plain, show};
 use crate::settings::Settings;
 use crate::{Command, Esker};
 
@@ -132,22 +132,19 @@ fn row(target: &Target, planned: Planned, outcome: Replaced) -> Row {
 }
 
 fn print(rows: &[Row], json: bool) -> Result<(), Failure> {
-    let mut out = Output::new();
-    if json {
-        out.json(&All { mounts: rows })?;
-        return out.finish();
-    }
-    if rows.is_empty() {
-        out.line("nothing is mounted")?;
-    }
-    for row in rows {
-        let reason = row.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        out.line(format!("{}  {}  {}{reason}", row.mountpoint, row.repository, row.outcome.word()))?;
-        for (what, settings) in [("changes", &row.applied), ("needs a new mount", &row.needs_new_mount)] {
-            if !settings.is_empty() {
-                out.line(format!("  {what}: {}", settings.join(", ")))?;
+    show(json, &All { mounts: rows }, |out| {
+        if rows.is_empty() {
+            out.line("nothing is mounted")?;
+        }
+        for row in rows {
+            let reason = row.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            out.line(format!("{}  {}  {}{reason}", row.mountpoint, row.repository, row.outcome.word()))?;
+            for (what, settings) in [("changes", &row.applied), ("needs a new mount", &row.needs_new_mount)] {
+                if !settings.is_empty() {
+                    out.line(format!("  {what}: {}", settings.join(", ")))?;
+                }
             }
         }
-    }
-    out.finish()
+        Ok(())
+    })
 }

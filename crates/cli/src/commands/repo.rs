@@ -21,7 +21,7 @@ use esker_repository::{NewRepository, RememberedStorage, Settings as PublishSett
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::{Output, parse_duration, parse_size};
+use crate::output::{Output, parse_duration, parse_size, show};
 use crate::publisher::{
     BucketArgs, DeflateArg, Interrupt, LockArgs, NamedArgs, PublisherArgs, now, of_operation, storage_of,
 };
@@ -224,25 +224,22 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
         }
         return Err(of_operation(&format!("{} was not created", place.name), &error));
     }
-    let mut out = Output::new();
-    if args.json {
-        out.json(&json!({
-            "repository": place.name.as_str(),
-            "folder": place.root,
-            "storage": storage_of(&place.root),
-            "public_key": place.keys.public_key_file(),
-            "master_key": place.keys.master_key_file(),
-        }))?;
-    } else {
+    let value = json!({
+        "repository": place.name.as_str(),
+        "folder": place.root,
+        "storage": storage_of(&place.root),
+        "public_key": place.keys.public_key_file(),
+        "master_key": place.keys.master_key_file(),
+    });
+    show(args.json, &value, |out| {
         out.line(format!("{} is in {}", place.name, storage_of(&place.root)))?;
         out.line(format!("  clients need {}", place.keys.public_key_file().display()))?;
         if args.master_key.is_some() {
             let key = place.keys.master_key_file();
             out.line(format!("  the master key is {}; resign with --master-key FILE", key.display()))?;
         }
-        out.line(format!("  next: esker publish {} DIR", place.name))?;
-    }
-    out.finish()
+        out.line(format!("  next: esker publish {} DIR", place.name))
+    })
 }
 
 fn chunk_sizes(sizes: &[u64]) -> Result<ChunkSizes, Failure> {

@@ -8,7 +8,7 @@ use esker_node::revisions::{Named, Revisions};
 use esker_vfs::Time;
 
 use crate::error::{Context, Failure, Kind, of_store, of_tree, warn};
-use crate::output::Output;
+use crate::output::{Output, show};
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
 use crate::settings::repository::ResolvedRepository;
@@ -55,13 +55,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         }
         None => of_url(args, settings)?,
     };
-    let mut out = Output::new();
-    if args.json {
-        out.json(&found)?;
-    } else {
-        print(&mut out, &found)?;
-    }
-    out.finish()
+    show(args.json, &found, |out| print(out, &found))
 }
 
 /// Returns the mount at this path, if a daemon of this user serves one.

@@ -4,7 +4,7 @@ use esker_repository::RepositoryError;
 use esker_vfs::Time;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 use crate::trees::entry::time_text;
@@ -239,22 +239,19 @@ fn show(args: &ShowArgs, settings: &Settings) -> Result<(), Failure> {
         Failure::failed(format!("{} has no tag {}", args.place, args.tag))
             .hint(format!("`esker tag list {}` lists its tags", args.place))
     })?;
-    let mut out = Output::new();
-    if args.json {
-        out.json(&tag)?;
-        return out.finish();
-    }
-    out.line(out.bold(&tag.name))?;
-    out.line(format!("  revision  {}", tag.revision))?;
-    out.line(format!("  root      {}", tag.root))?;
-    out.line(format!("  time      {} UTC", when(tag.published)))?;
-    if !tag.branch.is_empty() {
-        out.line(format!("  branch    {}", tag.branch))?;
-    }
-    if !tag.description.is_empty() {
-        out.line(out.name(format!("  message   {}", tag.description).as_bytes()))?;
-    }
-    out.finish()
+    output::show(args.json, &tag, |out| {
+        out.line(out.bold(&tag.name))?;
+        out.line(format!("  revision  {}", tag.revision))?;
+        out.line(format!("  root      {}", tag.root))?;
+        out.line(format!("  time      {} UTC", when(tag.published)))?;
+        if !tag.branch.is_empty() {
+            out.line(format!("  branch    {}", tag.branch))?;
+        }
+        if !tag.description.is_empty() {
+            out.line(out.name(format!("  message   {}", tag.description).as_bytes()))?;
+        }
+        Ok(())
+    })
 }
 
 fn apply(name: &str, change: &TagChange, args: &ChangeArgs, settings: &Settings) -> Result<(), Failure> {
@@ -266,12 +263,7 @@ fn apply(name: &str, change: &TagChange, args: &ChangeArgs, settings: &Settings)
         false => change.run(&repository, now(), &interrupt.flag()),
     };
     let report = done.map_err(|error| failed(place.name.as_str(), &error))?;
-    let mut out = Output::new();
-    match args.json {
-        true => out.json(&report)?,
-        false => print(&mut out, &report, args.dry_run)?,
-    }
-    out.finish()
+    output::show(args.json, &report, |out| print(out, &report, args.dry_run))
 }
 
 fn failed(name: &str, error: &PublishError) -> Failure {

@@ -17,7 +17,7 @@ use esker_run::take_signals;
 use self::poll::Poller;
 use self::snapshot::Snapshot;
 use crate::error::{Context, Failure, Kind};
-use crate::output::{Output, duration_between};
+use crate::output::{duration_between, show};
 use crate::settings::Settings;
 
 /// Shows the activity of mounts: requests, downloads, slow paths, and the processes that wait for them.
@@ -72,13 +72,7 @@ fn print(args: &Args, poller: &Poller, signals: &Receiver<i32>) -> Result<(), Fa
         poller.poll();
         poller.wait_for_answers(args.interval);
         let snapshot: Snapshot = poller.snapshot();
-        let mut out = Output::new();
-        if args.json {
-            out.json(&snapshot)?;
-        } else {
-            out.line(text::table(&snapshot))?;
-        }
-        out.finish()?;
+        show(args.json, &snapshot, |out| out.line(text::table(&snapshot)))?;
         printed += 1;
         if args.count.is_some_and(|count| printed >= count) {
             return Ok(());

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use self::write_error::of_write;
 use crate::error::{Context, Failure, Kind, warn};
-use crate::output::{Output, parse_size, size};
+use crate::output::{parse_size, show, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
@@ -275,25 +275,23 @@ struct ReportJson {
 }
 
 fn print(report: &Report, json: bool) -> Result<(), Failure> {
-    let mut out = Output::new();
-    if json {
-        out.json(&ReportJson {
-            image_bytes: report.image_bytes,
-            data_bytes: report.data_bytes,
-            table_bytes: report.table_bytes,
-            inodes: report.inodes,
-            files_read: report.files,
-            bytes_read: report.bytes,
-            duplicates: report.duplicates,
-            duplicate_bytes: report.duplicate_bytes,
-            blocks: report.blocks,
-            blocks_plain: report.blocks_plain,
-            blocks_hole: report.blocks_hole,
-            fragments: report.fragments,
-            changed: report.changed,
-            xattrs_left_out: report.xattrs_left_out,
-        })?;
-    } else {
+    let value = ReportJson {
+        image_bytes: report.image_bytes,
+        data_bytes: report.data_bytes,
+        table_bytes: report.table_bytes,
+        inodes: report.inodes,
+        files_read: report.files,
+        bytes_read: report.bytes,
+        duplicates: report.duplicates,
+        duplicate_bytes: report.duplicate_bytes,
+        blocks: report.blocks,
+        blocks_plain: report.blocks_plain,
+        blocks_hole: report.blocks_hole,
+        fragments: report.fragments,
+        changed: report.changed,
+        xattrs_left_out: report.xattrs_left_out,
+    };
+    show(json, &value, |out| {
         let share = match report.bytes {
             0 => String::new(),
             bytes => format!(" ({:.1} %)", report.image_bytes as f64 / bytes as f64 * 100.0),
@@ -306,9 +304,8 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
             "  blocks     {}: {} of small files, {} that compression doesn't help, {} holes",
             report.blocks, report.fragments, report.blocks_plain, report.blocks_hole
         ))?;
-        out.line(format!("  tables     {}", size(report.table_bytes)))?;
-    }
-    out.finish()?;
+        out.line(format!("  tables     {}", size(report.table_bytes)))
+    })?;
     if report.changed > 0 {
         warn(Some(&format!("{} files became shorter while they were read", report.changed)));
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::look::NamedArgs;
 use crate::error::{Context as _, Failure, Kind};
-use crate::output::{Output, parse_size};
+use crate::output::{parse_size, show};
 use crate::process::limits::JobsArgs;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
@@ -73,16 +73,12 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         file.finish(bytes.len() as u64)
     });
     written.context(Kind::Failed, format!("can't write {}", path.display()))?;
-    let mut out = Output::new();
-    match args.json {
-        true => out.json(&json!({
-            "root": list.root().to_string(),
-            "list": path.display().to_string(),
-            "block_size": list.block_size(),
-            "blocks": list.blocks(),
-            "bytes": list.image_len(),
-        }))?,
-        false => out.line(list.root().to_string())?,
-    }
-    out.finish()
+    let value = json!({
+        "root": list.root().to_string(),
+        "list": path.display().to_string(),
+        "block_size": list.block_size(),
+        "blocks": list.blocks(),
+        "bytes": list.image_len(),
+    });
+    show(args.json, &value, |out| out.line(list.root().to_string()))
 }

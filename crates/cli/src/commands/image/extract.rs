@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::look::NamedArgs;
 use crate::error::{Failure, Kind, chain, of_tree, warn};
-use crate::output::{Output, size};
+use crate::output::{show, size};
 use crate::process::limits::JobsArgs;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
@@ -67,15 +67,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
             warn(Some(&format!("{count} {what}")));
         }
     }
-    let mut out = Output::new();
-    match args.json {
-        true => out.json(&json!({
-            "entries": done.entries,
-            "bytes": done.bytes,
-            "xattrs_left_out": done.xattrs_left_out,
-            "devices_left_out": done.devices_left_out,
-        }))?,
-        false => out.line(format!("{} entries, {}", done.entries, size(done.bytes)))?,
-    }
-    out.finish()
+    let value = json!({
+        "entries": done.entries,
+        "bytes": done.bytes,
+        "xattrs_left_out": done.xattrs_left_out,
+        "devices_left_out": done.devices_left_out,
+    });
+    show(args.json, &value, |out| out.line(format!("{} entries, {}", done.entries, size(done.bytes))))
 }

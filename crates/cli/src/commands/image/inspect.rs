@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::look::NamedArgs;
 use crate::error::{Context, Failure, Kind};
 use crate::image::brought;
-use crate::output::{Output, size};
+use crate::output::{Output, show, size};
 use crate::settings::Settings;
 use crate::trees::entry::time_text;
 
@@ -89,13 +89,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     };
     let learned = SequenceStore::default().with(&brought(&*image, &superblock)).load(Observation::Gaps);
     let inspected = inspected(&superblock, codec_options, file_bytes, learned.steps());
-    let mut out = Output::new();
-    if args.json {
-        out.json(&inspected)?;
-    } else {
-        print(&mut out, &inspected)?;
-    }
-    out.finish()
+    show(args.json, &inspected, |out| print(out, &inspected))
 }
 
 fn inspected(

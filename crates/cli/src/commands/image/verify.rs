@@ -12,7 +12,7 @@ use serde_json::json;
 use super::look::{NamedArgs, Opened, Visited};
 use crate::error::{Context as _, Failure, Kind};
 use crate::image::digest;
-use crate::output::{Output, size};
+use crate::output::{show, size};
 use crate::process::limits::JobsArgs;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
@@ -81,17 +81,14 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let mut faults = findings.faults.into_inner().unwrap_or_else(PoisonError::into_inner);
     faults.sort_unstable();
     let (entries, bytes) = (findings.entries.into_inner(), findings.bytes.into_inner());
-    let mut out = Output::new();
-    if args.json {
-        out.json(&json!({"entries": entries, "bytes": bytes, "digests": blocks, "faults": faults}))?;
-    } else {
+    let value = json!({"entries": entries, "bytes": bytes, "digests": blocks, "faults": faults});
+    show(args.json, &value, |out| {
         for fault in &faults {
             out.line(fault)?;
         }
         let digests = blocks.map(|blocks| format!(", {blocks} digests")).unwrap_or_default();
-        out.line(format!("{entries} entries, {} read{digests}: {} faults", size(bytes), faults.len()))?;
-    }
-    out.finish()?;
+        out.line(format!("{entries} entries, {} read{digests}: {} faults", size(bytes), faults.len()))
+    })?;
     if faults.is_empty() {
         return Ok(());
     }

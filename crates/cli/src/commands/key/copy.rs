@@ -4,7 +4,7 @@ use esker_repository::{Copied, KeyCopy, KeyFolder};
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::show;
 use crate::publisher::{NamedArgs, of_operation};
 use crate::settings::Settings;
 
@@ -82,12 +82,8 @@ fn copy(name: &str, to: &KeyFolder, from: &KeyFolder, which: KeyCopy, json: bool
     let copied = to.copy_from(from, which);
     let Copied { written, present } =
         copied.map_err(|error| of_operation(&format!("the keys of {name} were not copied"), &error))?;
-    let mut out = Output::new();
-    if json {
-        out.json(&json!({ "repository": name, "written": written, "present": present }))?;
-        return out.finish();
-    }
-    written.iter().try_for_each(|path| out.line(format!("wrote {}", path.display())))?;
-    present.iter().try_for_each(|path| out.line(format!("there already: {}", path.display())))?;
-    out.finish()
+    show(json, &json!({ "repository": name, "written": written, "present": present }), |out| {
+        written.iter().try_for_each(|path| out.line(format!("wrote {}", path.display())))?;
+        present.iter().try_for_each(|path| out.line(format!("there already: {}", path.display())))
+    })
 }

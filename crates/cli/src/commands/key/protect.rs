@@ -2,7 +2,7 @@ use esker_repository::KeyCopy;
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::{Output, show};
 use crate::publisher::{NamedArgs, of_operation};
 use crate::settings::Settings;
 
@@ -41,17 +41,15 @@ pub(super) fn encrypt(args: &EncryptArgs, settings: &Settings) -> Result<(), Fai
         .keys
         .set_encryption(which)
         .map_err(|error| of_operation(&format!("the keys of {} were not changed", place.name), &error))?;
-    let mut out = Output::new();
-    if args.json {
-        out.json(&json!({ "repository": args.named.name, "encrypted": !args.remove, "changed": changed }))?;
-        return out.finish();
-    }
-    let now = if args.remove { "needs no passphrase" } else { "needs the passphrase" };
-    changed.iter().try_for_each(|path| out.line(format!("{} {now}", path.display())))?;
-    if changed.is_empty() {
-        out.line("nothing changes")?;
-    }
-    out.finish()
+    let value = json!({ "repository": args.named.name, "encrypted": !args.remove, "changed": changed });
+    show(args.json, &value, |out| {
+        let now = if args.remove { "needs no passphrase" } else { "needs the passphrase" };
+        changed.iter().try_for_each(|path| out.line(format!("{} {now}", path.display())))?;
+        if changed.is_empty() {
+            out.line("nothing changes")?;
+        }
+        Ok(())
+    })
 }
 
 /// Sets the command that signs in place of a private key, for keys on a hardware token.

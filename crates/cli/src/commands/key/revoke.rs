@@ -5,7 +5,7 @@ use esker_repository::KeyFolder;
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::show;
 use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
@@ -81,15 +81,14 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let what = format!("the certificate was not taken off the whitelist of {}", place.name);
     let done = done.map_err(|error| of_operation(&what, &error))?;
     let fingerprint = args.fingerprint.to_fingerprint();
-    let mut out = Output::new();
-    if args.json {
-        out.json(&json!({ "repository": args.named.name, "revoked": !args.dry_run, "whitelist": done }))?;
-        return out.finish();
-    }
-    let is = if args.dry_run { "would no longer be" } else { "is no longer" };
-    out.line(format!("{fingerprint} {is} on the whitelist; {} certificates stay", done.kept.len()))?;
-    out.line("clients that are offline, or behind a cache, may accept the old whitelist until it expires")?;
-    out.line("next: add this line to /etc/cvmfs/blacklist on clients, which is effective at once:")?;
-    out.line(format!("  {fingerprint}"))?;
-    out.finish()
+    let value = json!({ "repository": args.named.name, "revoked": !args.dry_run, "whitelist": done });
+    show(args.json, &value, |out| {
+        let is = if args.dry_run { "would no longer be" } else { "is no longer" };
+        out.line(format!("{fingerprint} {is} on the whitelist; {} certificates stay", done.kept.len()))?;
+        out.line(
+            "clients that are offline, or behind a cache, may accept the old whitelist until it expires",
+        )?;
+        out.line("next: add this line to /etc/cvmfs/blacklist on clients, which is effective at once:")?;
+        out.line(format!("  {fingerprint}"))
+    })
 }

@@ -5,7 +5,7 @@ use esker_repository::{TokenKey, is_exposed};
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::{Output, show};
 use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation, warn_of_key};
 use crate::settings::Settings;
 
@@ -69,13 +69,9 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     });
     let done =
         done.map_err(|error| of_operation(&format!("the key of {} was not rotated", place.name), &error))?;
-    let mut out = Output::new();
-    if args.json {
-        out.json(&json!({ "repository": args.named.name, "rotation": done }))?;
-        return out.finish();
-    }
-    print(args, &done, &mut out)?;
-    out.finish()
+    show(args.json, &json!({ "repository": args.named.name, "rotation": done }), |out| {
+        print(args, &done, out)
+    })
 }
 
 /// Returns the new key that a token has.

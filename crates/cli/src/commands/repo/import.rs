@@ -8,7 +8,7 @@ use esker_repository::{Disks, RememberedStorage, Repository, Storage};
 use serde_json::json;
 
 use crate::error::{Failure, warn};
-use crate::output::Output;
+use crate::output::show;
 use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
@@ -57,46 +57,44 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         }
         args.lock.when_free(&interrupt, false, || taken.run(&found.storage)).map_err(failed)?;
     }
-    let mut out = Output::new();
-    if args.json {
-        out.json(
-            &json!({ "repository": args.named.name, "taken_over": !args.dry_run, "result": taken.told }),
-        )?;
-        return out.finish();
-    }
-    let told = &taken.told;
-    let width = told.parameters.iter().map(|row| row.parameter.len()).max().unwrap_or_default();
-    for row in &told.parameters {
-        let outcome = match row.outcome {
-            Outcome::Taken => "taken",
-            Outcome::InRepository => "in the repository",
-            Outcome::NoMeaning => "no meaning here",
-            Outcome::NotSupported => "not supported",
-        };
-        let value = row.value.as_deref().unwrap_or("?");
-        let line = format!("{:width$}  {outcome:17}  {} [{value}]", row.parameter, row.note);
-        let line = out.name(line.as_bytes()).into_owned();
-        out.line(line)?;
-    }
-    let would = if args.dry_run { "would be taken over" } else { "is taken over" };
-    out.line(format!("{name} {would} at revision {}: {}", told.revision, told.storage))?;
-    if let Some(spool) = &told.spool {
-        out.line(format!("  locks of cvmfs_server: {}", spool.display()))?;
-    }
-    if let Some(bucket) = &found.bucket {
-        out.line(format!(
-            "  server: {}",
-            bucket.settings.endpoint.as_deref().unwrap_or("that of the provider")
-        ))?;
-        out.line("  keys: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws/credentials")?;
-    }
-    if !args.dry_run {
-        out.line(format!(
-            "  next: esker repo reindex {name}, so that content which is there is not stored again"
-        ))?;
-    }
-    told.warnings.iter().for_each(|warning| warn(Some(warning)));
-    out.finish()
+    let value = json!({ "repository": args.named.name, "taken_over": !args.dry_run, "result": taken.told });
+    show(args.json, &value, |out| {
+        let told = &taken.told;
+        let width = told.parameters.iter().map(|row| row.parameter.len()).max().unwrap_or_default();
+        for row in &told.parameters {
+            let outcome = match row.outcome {
+                Outcome::Taken => "taken",
+                Outcome::InRepository => "in the repository",
+                Outcome::NoMeaning => "no meaning here",
+                Outcome::NotSupported => "not supported",
+            };
+            let value = row.value.as_deref().unwrap_or("?");
+            let line = format!("{:width$}  {outcome:17}  {} [{value}]", row.parameter, row.note);
+            let line = out.name(line.as_bytes()).into_owned();
+            out.line(line)?;
+        }
+        let would = if args.dry_run { "would be taken over" } else { "is taken over" };
+        out.line(format!("{name} {would} at revision {}: {}", told.revision, told.storage))?;
+        if let Some(spool) = &told.spool {
+            out.line(format!("  locks of cvmfs_server: {}", spool.display()))?;
+        }
+        if let Some(bucket) = &found.bucket {
+            out.line(format!(
+                "  server: {}",
+                bucket.settings.endpoint.as_deref().unwrap_or("that of the provider")
+            ))?;
+            out.line(
+                "  keys: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws/credentials",
+            )?;
+        }
+        if !args.dry_run {
+            out.line(format!(
+                "  next: esker repo reindex {name}, so that content which is there is not stored again"
+            ))?;
+        }
+        told.warnings.iter().for_each(|warning| warn(Some(warning)));
+        Ok(())
+    })
 }
 
 /// The storage of the repository.

@@ -11,7 +11,7 @@ use esker_repository::{KeyFolder, ReplicaState, Storage};
 use esker_store::StoredFiles as _;
 
 use crate::error::{Failure, chain, of_store};
-use crate::output::{Output, lossy, size};
+use crate::output::{Output, lossy, show, size};
 use crate::publisher::{PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 use crate::settings::public_keys::public_keys;
@@ -54,13 +54,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let info = if args.place.contains("://") { remote(args, settings)? } else { local(args, settings)? };
-    let mut out = Output::new();
-    if args.json {
-        out.json(&info)?;
-    } else {
-        print(&mut out, &info)?;
-    }
-    out.finish()
+    show(args.json, &info, |out| print(out, &info))
 }
 
 fn remote(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {

@@ -5,7 +5,7 @@ use esker_format::time::UnixTime;
 use esker_maintain::{ListedRepository, list_repositories, remembered_spool};
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::{Output, show_all};
 use crate::publisher::{now, of_operation};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
@@ -41,20 +41,17 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         });
         listed.transaction = spool.is_some_and(|spool| spool.join("in_transaction.lock").exists());
     }
-    let mut out = Output::new();
-    if args.json {
-        out.json_array(all.iter())?;
-        return out.finish();
-    }
-    if all.is_empty() {
-        out.line(format!("there are no repositories in {}", storage.display()))?;
-    }
-    let width = all.iter().map(|listed| listed.name.len()).max().unwrap_or_default();
-    for listed in &all {
-        let line = line(listed, width, &out);
-        out.line(line)?;
-    }
-    out.finish()
+    show_all(args.json, all.iter(), |out| {
+        if all.is_empty() {
+            out.line(format!("there are no repositories in {}", storage.display()))?;
+        }
+        let width = all.iter().map(|listed| listed.name.len()).max().unwrap_or_default();
+        for listed in &all {
+            let line = line(listed, width, &out);
+            out.line(line)?;
+        }
+        Ok(())
+    })
 }
 
 fn line(listed: &ListedRepository, width: usize, out: &Output) -> String {

@@ -6,7 +6,7 @@ use esker_repository::is_exposed;
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::show;
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation, warn_of_key};
 use crate::settings::Settings;
 
@@ -79,29 +79,27 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     };
     let resigned = done
         .map_err(|error| of_operation(&format!("the whitelist of {} was not signed", place.name), &error))?;
-    let mut out = Output::new();
-    if args.json {
-        out.json(&json!({
-            "repository": place.name.as_str(),
-            "signed": !args.dry_run,
-            "whitelist": resigned,
-        }))?;
-        return out.finish();
-    }
-    let (would, before) = (if args.dry_run { "would be " } else { "is " }, UnixTime(resigned.expired));
-    out.line(format!(
-        "{} {would}accepted until {}; before: {before}",
-        place.name,
-        UnixTime(resigned.expires)
-    ))?;
-    for (what, fingerprints) in [
-        ("stays  ", &resigned.kept),
-        ("new    ", &resigned.added.iter().cloned().collect()),
-        ("dropped", &resigned.dropped),
-    ] {
-        for fingerprint in fingerprints {
-            out.line(format!("  {what}  {fingerprint}"))?;
+    let value = json!({
+        "repository": place.name.as_str(),
+        "signed": !args.dry_run,
+        "whitelist": resigned,
+    });
+    show(args.json, &value, |out| {
+        let (would, before) = (if args.dry_run { "would be " } else { "is " }, UnixTime(resigned.expired));
+        out.line(format!(
+            "{} {would}accepted until {}; before: {before}",
+            place.name,
+            UnixTime(resigned.expires)
+        ))?;
+        for (what, fingerprints) in [
+            ("stays  ", &resigned.kept),
+            ("new    ", &resigned.added.iter().cloned().collect()),
+            ("dropped", &resigned.dropped),
+        ] {
+            for fingerprint in fingerprints {
+                out.line(format!("  {what}  {fingerprint}"))?;
+            }
         }
-    }
-    out.finish()
+        Ok(())
+    })
 }

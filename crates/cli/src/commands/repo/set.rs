@@ -2,7 +2,7 @@ use esker_repository::{NAMED, SettingsChange, SettingsChanged};
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::show;
 use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
@@ -67,37 +67,32 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn report(args: &Args, done: &SettingsChanged) -> Result<(), Failure> {
-    let mut out = Output::new();
-    if args.json {
-        out.json(&json!({ "repository": args.named.name, "changed": !args.dry_run, "settings": done }))?;
-        return out.finish();
-    }
-    for setting in &done.changed {
-        let would = if args.dry_run { "would be" } else { "is" };
-        out.line(format!("{} {would} {}; before: {}", setting.name, setting.after, setting.before))?;
-    }
-    if done.changed.is_empty() {
-        out.line("nothing changes")?;
-    } else if done.signs_head {
-        let did = if args.dry_run { "would be" } else { "was" };
-        out.line(format!("the head {did} signed again"))?;
-    }
-    out.finish()
+    let value = json!({ "repository": args.named.name, "changed": !args.dry_run, "settings": done });
+    show(args.json, &value, |out| {
+        for setting in &done.changed {
+            let would = if args.dry_run { "would be" } else { "is" };
+            out.line(format!("{} {would} {}; before: {}", setting.name, setting.after, setting.before))?;
+        }
+        if done.changed.is_empty() {
+            out.line("nothing changes")?;
+        } else if done.signs_head {
+            let did = if args.dry_run { "would be" } else { "was" };
+            out.line(format!("the head {did} signed again"))?;
+        }
+        Ok(())
+    })
 }
 
 fn list(args: &Args, root: &std::path::Path) -> Result<(), Failure> {
     let failed = |error| of_operation(&format!("the settings of {} were not read", args.named.name), &error);
     let values = SettingsChange::list(root).map_err(failed)?;
-    let mut out = Output::new();
-    if args.json {
-        out.json(&json!({ "repository": args.named.name, "settings": values }))?;
-        return out.finish();
-    }
-    let pair = |name: &str, value: &Option<String>| format!("{name}={}", value.as_deref().unwrap_or("?"));
-    let width = values.iter().map(|value| pair(value.name, &value.value).len()).max().unwrap_or_default();
-    for (value, named) in values.iter().zip(NAMED) {
-        let pair = pair(value.name, &value.value);
-        out.line(format!("{pair:width$}  {} ({})", named.meaning, named.values))?;
-    }
-    out.finish()
+    show(args.json, &json!({ "repository": args.named.name, "settings": values }), |out| {
+        let pair = |name: &str, value: &Option<String>| format!("{name}={}", value.as_deref().unwrap_or("?"));
+        let width = values.iter().map(|value| pair(value.name, &value.value).len()).max().unwrap_or_default();
+        for (value, named) in values.iter().zip(NAMED) {
+            let pair = pair(value.name, &value.value);
+            out.line(format!("{pair:width$}  {} ({})", named.meaning, named.values))?;
+        }
+        Ok(())
+    })
 }

@@ -1,7 +1,7 @@
 use serde::Serialize;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::show_all;
 use crate::transaction::{Record, State, Transactions};
 
 /// Lists open transactions: running, kept, or interrupted.
@@ -33,20 +33,18 @@ pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failur
     if let Some(name) = &args.name {
         all.retain(|one| one.record.as_ref().is_ok_and(|record| record.repository == *name));
     }
-    let mut out = Output::new();
-    if args.json {
-        out.json_array(all.iter().map(|one| Shown {
-            state: one.state(),
-            record: one.record.as_ref().ok(),
-            damaged: one.record.as_ref().err().map(|reason| (one.id.as_str(), reason.as_str())),
-        }))?;
-        return out.finish();
-    }
-    for one in &all {
-        out.line(one.line())?;
-    }
-    if all.is_empty() {
-        out.line("no open transactions")?;
-    }
-    out.finish()
+    let value = all.iter().map(|one| Shown {
+        state: one.state(),
+        record: one.record.as_ref().ok(),
+        damaged: one.record.as_ref().err().map(|reason| (one.id.as_str(), reason.as_str())),
+    });
+    show_all(args.json, value, |out| {
+        for one in &all {
+            out.line(one.line())?;
+        }
+        if all.is_empty() {
+            out.line("no open transactions")?;
+        }
+        Ok(())
+    })
 }

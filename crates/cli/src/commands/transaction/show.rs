@@ -5,7 +5,7 @@ use esker_repository::ChangeKind;
 use serde::Serialize;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::{Output, show};
 use crate::publisher::{list_changes, of_operation, stop_on_signals};
 use crate::transaction::{Record, State, Transaction, Transactions};
 
@@ -36,14 +36,10 @@ pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failur
     let transaction = transactions.find(&args.transaction)?;
     let record = transaction.record()?;
     let changes = changes(&transaction, &stop)?;
-    let mut out = Output::new();
-    if args.json {
-        out.json(&Shown { state: transaction.state(), record, changes: &changes })?;
-    } else {
+    show(args.json, &Shown { state: transaction.state(), record, changes: &changes }, |out| {
         out.line(transaction.line())?;
-        print(&mut out, &changes)?;
-    }
-    out.finish()
+        print(out, &changes)
+    })
 }
 
 /// Lists what a transaction changes.
