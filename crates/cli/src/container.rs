@@ -13,6 +13,7 @@ use esker_run::container::{Contained, ContainerError, LeftOut, MappedIds, Share,
 use esker_run::launch::{Launch, Notice};
 
 use crate::error::{Context, Failure, Kind, chain, warn};
+use crate::output::choice;
 use crate::process::limits::OpenFiles;
 
 pub(crate) use root::{Kept, Root};
@@ -61,8 +62,8 @@ pub(crate) struct ContainerArgs {
 
     /// Share this with the caller in spite of --contain: terminal (typing into it), descriptors, keyring, ipc,
     /// environment
-    #[arg(long, value_name = "WHAT,…", value_enum, value_delimiter = ',', requires = "contain", help_heading = HEADING)]
-    share: Vec<Shared>,
+    #[arg(long, value_name = "WHAT,…", value_parser = choice(SHARES), value_delimiter = ',', requires = "contain", help_heading = HEADING)]
+    share: Vec<Share>,
 
     /// Working directory [default: the current one if it is mounted, the image's, home]
     #[arg(long, value_name = "DIR", help_heading = HEADING)]
@@ -92,8 +93,7 @@ pub(crate) struct ContainerArgs {
 impl ContainerArgs {
     /// Returns the restrictions of a command that must not reach the host.
     fn contained(&self) -> Option<Contained> {
-        let shared = self.share.iter().map(|shared| (*shared).into()).collect();
-        self.contain.then_some(Contained { shared })
+        self.contain.then(|| Contained { shared: self.share.clone() })
     }
 
     /// Returns the users of a command of root that must not reach the host.
@@ -143,27 +143,14 @@ const WITH_AT: [&str; 6] = ["--bind", "--at", "--env", "--cleanenv", "--pwd", "-
 
 const HEADING: &str = "Containers";
 
-/// Something that a contained command can share with its caller.
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-enum Shared {
-    Terminal,
-    Descriptors,
-    Keyring,
-    Ipc,
-    Environment,
-}
-
-impl From<Shared> for Share {
-    fn from(shared: Shared) -> Self {
-        match shared {
-            Shared::Terminal => Share::Terminal,
-            Shared::Descriptors => Share::Descriptors,
-            Shared::Keyring => Share::Keyring,
-            Shared::Ipc => Share::Ipc,
-            Shared::Environment => Share::Environment,
-        }
-    }
-}
+/// What a contained command can share with its caller.
+const SHARES: &[(&str, Share)] = &[
+    ("terminal", Share::Terminal),
+    ("descriptors", Share::Descriptors),
+    ("keyring", Share::Keyring),
+    ("ipc", Share::Ipc),
+    ("environment", Share::Environment),
+];
 
 /// Makes the failure of starting a container.
 pub(crate) fn of_container(error: &ContainerError) -> Failure {

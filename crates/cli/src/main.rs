@@ -28,10 +28,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use esker_node::terminal::shown;
 
-#[cfg(feature = "publisher")]
-use crate::commands::PublisherCommand;
-#[cfg(feature = "server")]
-use crate::commands::ServerCommand;
+use crate::commands::{Call, Command};
 use crate::error::{Failure, Kind};
 use crate::logging::LogArgs;
 use crate::mounting::mount_helper::Helper;
@@ -46,39 +43,20 @@ use crate::settings::Settings;
 #[command(name = "esker", version, max_term_width = 100, help_template = roles::template(), after_help = cvmfs_help::HINT)]
 struct Esker {
     #[command(subcommand)]
-    command: Command,
+    called: Called,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    Run(commands::run::Args),
-    Mount(commands::mount::Args),
-    Umount(commands::umount::Args),
-    Upgrade(commands::upgrade::Args),
-    Reload(commands::reload::Args),
-    Status(commands::status::Args),
-    Metrics(commands::metrics::Args),
-    Logs(commands::logs::Args),
-    Top(commands::top::Args),
-    Trace(commands::trace::Args),
-    Revision(commands::revision::Args),
-    Config(commands::config::Args),
-    Cache(commands::cache::Args),
-    Doctor(commands::doctor::Args),
-    Broker(commands::broker::Args),
-    Ls(commands::ls::Args),
-    Cat(commands::cat::Args),
-    Stat(commands::stat::Args),
-    Find(commands::find::Args),
-    #[cfg(feature = "server")]
+enum Called {
     #[command(flatten)]
-    Server(ServerCommand),
-    Setup(commands::setup::Args),
-    Compare(commands::compare::Args),
-    #[cfg(feature = "publisher")]
+    Bare(Bare),
     #[command(flatten)]
-    Publisher(PublisherCommand),
-    Image(commands::image::Args),
+    Command(Command),
+}
+
+/// Commands that read no setting.
+#[derive(Subcommand)]
+enum Bare {
     Completions(commands::completions::Args),
     Manual(commands::manual::Args),
     #[command(name = mounting::run_mounted::CHILD, hide = true)]
@@ -90,8 +68,21 @@ enum Command {
     /// Helps the daemon of a mount; not for use by hand.
     #[command(name = commands::mount::helper_process::HELP_MOUNT, hide = true)]
     HelpMount,
-    #[command(name = commands::metrics::asker::ASK_MOUNTS, hide = true)]
-    AskMounts(commands::metrics::asker::Args),
+}
+
+impl Bare {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let done = match self {
+            // The child of `run` must not change state that the command will inherit.
+            Self::Child(args) => return commands::child::run(args),
+            Self::Replay(args) => commands::replay::run(&args),
+            Self::OpenFiles(args) => process::opener::run(args),
+            Self::HelpMount => commands::mount::helper_process::run(),
+            Self::Completions(args) => commands::completions::run(&args, &Esker::command()),
+            Self::Manual(args) => commands::manual::run(&args, Esker::command()),
+        };
+        done.map(|()| ExitCode::SUCCESS)
+    }
 }
 
 impl Command {
@@ -101,7 +92,9 @@ impl Command {
             Command::Mount(args) => args.log,
             Command::Broker(args) => args.log,
             #[cfg(feature = "server")]
-            Command::Server(command) => command.log_args(),
+            Command::Serve(args) => args.serving.log,
+            #[cfg(feature = "server")]
+            Command::Proxy(args) => args.serving.log,
             _ => LogArgs::default(),
         }
     }
@@ -111,7 +104,7 @@ impl Command {
         match self {
             Command::Mount(_) | Command::Broker(_) | Command::Metrics(_) | Command::AskMounts(_) => true,
             #[cfg(feature = "server")]
-            Command::Server(_) => true,
+            Command::Serve(_) | Command::Proxy(_) => true,
             _ => false,
         }
     }
@@ -121,37 +114,18 @@ impl Command {
         match self {
             Command::Run(_) | Command::Trace(_) => true,
             #[cfg(feature = "publisher")]
-            Command::Publisher(command) => command.runs_programs(),
+            Command::Profile(_) | Command::Transaction(_) => true,
             _ => false,
         }
     }
 }
 
 /// Runs a command; `line` has the arguments after the program's name.
-fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
-    // The child of `run` must not change state that the command will inherit.
-    if let Command::Child(args) = command {
-        return commands::child::run(args);
-    }
-    if let Command::Replay(args) = command {
-        return commands::replay::run(&args).map(|()| ExitCode::SUCCESS);
-    }
-    if let Command::OpenFiles(args) = command {
-        return process::opener::run(args).map(|()| ExitCode::SUCCESS);
-    }
-    if let Command::HelpMount = command {
-        return commands::mount::helper_process::run().map(|()| ExitCode::SUCCESS);
-    }
-    // Both read the command line's own description, and no setting.
-    match &command {
-        Command::Completions(args) => {
-            return commands::completions::run(args, &Esker::command()).map(|()| ExitCode::SUCCESS);
-        }
-        Command::Manual(args) => {
-            return commands::manual::run(args, Esker::command()).map(|()| ExitCode::SUCCESS);
-        }
-        _ => {}
-    }
+fn run(called: Called, line: &[OsString]) -> Result<ExitCode, Failure> {
+    let command = match called {
+        Called::Bare(bare) => return bare.run(),
+        Called::Command(command) => command,
+    };
     if !command.runs_programs() {
         process::privileges::mend_umask();
     }
@@ -161,44 +135,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Mount(args) if args.is_daemon() => logging::start_daemon(args.log, &settings.environment)?,
         _ => logging::start(command.log_args(), command.is_lasting(), &settings.environment)?,
     }
-    let done = match command {
-        Command::Run(args) => return commands::run::run(args, &settings, files, line),
-        #[cfg(feature = "publisher")]
-        Command::Publisher(command) => return command.run(&settings, files),
-        Command::Trace(args) => return commands::trace::run(args, &settings, files),
-        Command::Child(_)
-        | Command::Replay(_)
-        | Command::OpenFiles(_)
-        | Command::HelpMount
-        | Command::Completions(_)
-        | Command::Manual(_) => {
-            unreachable!("handled above")
-        }
-        Command::Mount(args) => commands::mount::run(args, &settings, line),
-        Command::Umount(args) => commands::umount::run(args, &settings),
-        Command::Upgrade(args) => commands::upgrade::run(&args, &settings),
-        Command::Reload(args) => commands::reload::run(&args, &settings),
-        Command::Status(args) => commands::status::run(args, &settings),
-        Command::Metrics(args) => commands::metrics::run(&args, &settings),
-        Command::AskMounts(args) => commands::metrics::asker::run(&args, &settings),
-        Command::Logs(args) => commands::logs::run(&args, &settings),
-        Command::Top(args) => commands::top::run(&args, &settings),
-        Command::Config(args) => commands::config::run(args, &settings),
-        Command::Revision(args) => commands::revision::run(&args, &settings),
-        Command::Broker(args) => commands::broker::run(args, &settings),
-        Command::Cache(args) => commands::cache::run(args, &settings),
-        Command::Doctor(args) => commands::doctor::run(&args, &settings),
-        Command::Ls(args) => commands::ls::run(args, &settings),
-        Command::Cat(args) => commands::cat::run(args, &settings),
-        Command::Stat(args) => commands::stat::run(args, &settings),
-        Command::Find(args) => commands::find::run(args, &settings),
-        #[cfg(feature = "server")]
-        Command::Server(command) => command.run(&settings),
-        Command::Setup(args) => commands::setup::run(&args, &settings),
-        Command::Compare(args) => commands::compare::run(&args),
-        Command::Image(args) => commands::image::run(args, &settings),
-    };
-    done.map(|()| ExitCode::SUCCESS)
+    command.run(&Call { settings: &settings, files, line })
 }
 
 /// Options of find(1) that users type with one dash.
@@ -237,10 +174,7 @@ fn main() -> ExitCode {
         Ok(esker) => esker,
         Err(error) => return refuse(&suggest::without_hidden(error, &line)),
     };
-    match run(esker.command, arguments) {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
-    }
+    run(esker.called, arguments).unwrap_or_else(|failure| failure.report())
 }
 
 /// Prints an error of the command line, or the help that was asked for, and returns the exit code.

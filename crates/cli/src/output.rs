@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use esker_node::terminal::{acts, shown, shown_in_line};
 use serde::Serialize;
 
@@ -199,6 +200,16 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let number: u64 = number.parse().map_err(|_| bad())?;
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
+}
+
+/// Returns a parser of options that have one of these values, by name.
+pub(crate) fn choice<T: Clone + Send + Sync + 'static>(
+    values: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.iter().map(|(name, _)| *name)).try_map(|named| {
+        let found = values.iter().find(|(name, _)| *name == named);
+        found.map(|(_, value)| value.clone()).ok_or("there is no such value")
+    })
 }
 
 /// Returns a parser of durations from `least` to `most`.

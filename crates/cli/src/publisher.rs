@@ -7,6 +7,7 @@ mod failure;
 mod hooks;
 mod interrupt;
 mod lock;
+mod master;
 mod passphrase;
 mod profile_file;
 mod report;
@@ -40,6 +41,7 @@ pub(crate) use failure::of_operation;
 pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::{Interrupt, Woken};
 pub(crate) use lock::LockArgs;
+pub(crate) use master::MasterArgs;
 pub(crate) use profile_file::read_profile;
 pub(crate) use report::list_changes;
 pub(crate) use source::{DeflateArg, NoSource, SourceArgs, SourceOptions};
@@ -81,6 +83,21 @@ impl NamedArgs {
     pub(crate) fn place(&self, settings: &Settings) -> Result<Place, Failure> {
         self.place.place(&self.name, settings)
     }
+}
+
+/// Options of commands that change a repository.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct ChangeArgs {
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+
+    /// Print what would change, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A repository of this publisher, by name.

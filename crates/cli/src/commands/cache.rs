@@ -3,7 +3,6 @@ mod fill;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use clap::Subcommand;
 use esker_cache_share::admin::{CacheFolder, CacheReport, DamagedRow};
 use esker_cache_share::location::{CacheLocation, RejectedCandidate, is_cache};
 use esker_store::{BlockCache, CheckProgress, Freed, PinSet};
@@ -18,35 +17,28 @@ use crate::settings::address::split_path;
 use crate::settings::args::RepositoryArgs;
 use crate::settings::cache::default_quota;
 use crate::settings::cache::place_lines;
-
-/// Shows, fills, checks and empties the cache.
-///
-/// Works with and without mounts.
-///
-/// Example: esker cache status
-#[derive(clap::Args, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand, Debug)]
-enum Command {
-    Status(FolderArgs),
-    List(ListArgs),
-    Pin(fill::PinArgs),
-    Unpin(UnpinArgs),
-    Evict(EvictArgs),
-    Wipe(WipeArgs),
-    Check(CheckArgs),
-    Preload(fill::PreloadArgs),
+commands! {
+    /// Shows, fills, checks and empties the cache.
+    ///
+    /// Works with and without mounts.
+    ///
+    /// Example: esker cache status
+    args, call;
+    Status(FolderArgs) => status(&args, call.settings);
+    List(ListArgs) => list(&args, call.settings);
+    Pin(fill::PinArgs) => fill::pin(args, call.settings);
+    Unpin(UnpinArgs) => unpin(&args, call.settings);
+    Evict(EvictArgs) => evict(args, call.settings);
+    Wipe(WipeArgs) => wipe(&args, call.settings);
+    Check(CheckArgs) => check(&args, call.settings);
+    Preload(fill::PreloadArgs) => fill::preload(args, call.settings);
 }
 
 /// Shows the size, limit and faults of the cache.
 ///
 /// Example: esker cache status --json
 #[derive(clap::Args, Debug)]
-struct FolderArgs {
+pub(crate) struct FolderArgs {
     /// Cache folder
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
@@ -60,7 +52,7 @@ struct FolderArgs {
 ///
 /// Example: esker cache list --pins
 #[derive(clap::Args, Debug)]
-struct ListArgs {
+pub(crate) struct ListArgs {
     #[command(flatten)]
     folder: FolderArgs,
 
@@ -73,7 +65,7 @@ struct ListArgs {
 ///
 /// Example: esker cache unpin sw.example.org:/gcc/14.2
 #[derive(clap::Args, Debug)]
-struct UnpinArgs {
+pub(crate) struct UnpinArgs {
     /// Pinned file or folder, as in the output of `esker cache list --pins` or in the arguments of `esker cache pin`
     #[arg(value_name = "NAME:/PATH", required = true)]
     names: Vec<String>,
@@ -89,7 +81,7 @@ struct UnpinArgs {
 ///
 /// Example: esker cache evict --to 2G
 #[derive(clap::Args, Debug)]
-struct EvictArgs {
+pub(crate) struct EvictArgs {
     /// File or folder: http://server/cvmfs/NAME:/path
     #[arg(value_name = "URL:/PATH", required_unless_present = "to")]
     place: Option<String>,
@@ -112,7 +104,7 @@ struct EvictArgs {
 ///
 /// Example: esker cache wipe
 #[derive(clap::Args, Debug)]
-struct WipeArgs {
+pub(crate) struct WipeArgs {
     #[command(flatten)]
     folder: FolderArgs,
 
@@ -132,7 +124,7 @@ struct WipeArgs {
 ///
 /// Example: esker cache check --remove
 #[derive(clap::Args, Debug)]
-struct CheckArgs {
+pub(crate) struct CheckArgs {
     #[command(flatten)]
     folder: FolderArgs,
 
@@ -143,19 +135,6 @@ struct CheckArgs {
     /// Show no progress
     #[arg(long)]
     quiet: bool,
-}
-
-pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    match args.command {
-        Command::Status(args) => status(&args, settings),
-        Command::List(args) => list(&args, settings),
-        Command::Pin(args) => fill::pin(args, settings),
-        Command::Unpin(args) => unpin(&args, settings),
-        Command::Evict(args) => evict(args, settings),
-        Command::Wipe(args) => wipe(&args, settings),
-        Command::Check(args) => check(&args, settings),
-        Command::Preload(args) => fill::preload(args, settings),
-    }
 }
 
 /// Opens the cache of the options.

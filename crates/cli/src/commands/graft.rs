@@ -5,11 +5,12 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use esker_format::compress::Compression;
+use esker_format::hash::HashAlgorithm;
 use esker_publish::{Graft, GraftOptions};
 
-use crate::commands::repo::HashArg;
+use crate::commands::repo::HASHES;
 use crate::error::{Context as _, Failure, Kind};
-use crate::output::{Output, parse_size};
+use crate::output::{Output, choice, parse_size};
 use output::Target;
 
 /// Writes the marker of a graft: size and hashes of a file to publish without its content.
@@ -33,23 +34,19 @@ pub(crate) struct Args {
     chunk_size: u64,
 
     /// Hash algorithm, which has to be that of the repository
-    #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1")]
-    hash: HashArg,
+    #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1", value_parser = choice(HASHES))]
+    hash: HashAlgorithm,
 
     /// Compression of the external copies
-    #[arg(long, value_name = "none|zlib", default_value = "none")]
-    compress: CompressArg,
+    #[arg(long, value_name = "none|zlib", default_value = "none", value_parser = choice(COMPRESSIONS))]
+    compress: Compression,
 
     /// Write the hash of the whole file beside those of its chunks
     #[arg(long)]
     whole: bool,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum CompressArg {
-    None,
-    Zlib,
-}
+const COMPRESSIONS: &[(&str, Compression)] = &[("none", Compression::Stored), ("zlib", Compression::Zlib)];
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let options = options(args)?;
@@ -82,17 +79,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn options(args: &Args) -> Result<GraftOptions, Failure> {
-    let compression = match args.compress {
-        CompressArg::None => Compression::Stored,
-        CompressArg::Zlib => Compression::Zlib,
-    };
+    let compression = args.compress;
     let chunk_size = Some(args.chunk_size).filter(|size| *size > 0);
     if compression == Compression::Zlib && (args.whole || chunk_size.is_none_or(|size| size > 1 << 30)) {
         return Err(Failure::usage(
             "with --compress zlib, files are cut into chunks of at most 1 GiB, without --whole",
         ));
     }
-    Ok(GraftOptions { chunk_size, algorithm: args.hash.into(), compression, whole: args.whole })
+    Ok(GraftOptions { chunk_size, algorithm: args.hash, compression, whole: args.whole })
 }
 
 fn graft(options: &GraftOptions, path: &Path) -> Result<Graft, Failure> {

@@ -1,42 +1,32 @@
 mod record;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use clap::Subcommand;
 use esker_format::profile::Profile;
 use esker_publish::{Cluster, NamedProfile, Profiles, PublishError, clusters, extent};
 use serde_json::{Value, json};
 
 use crate::error::Failure;
 use crate::output::{self, Output, size};
-use crate::process::limits::OpenFiles;
 use crate::publisher::{Interrupt, LockArgs, NamedArgs, Place, of_operation, read_profile};
 use crate::settings::Settings;
-
-/// Records and stores profiles of the files that programs read, for prefetching.
-///
-/// Example: esker profile record http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls -R /cvmfs/sw.example.org
-#[derive(clap::Args, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand, Debug)]
-enum Command {
-    Record(Box<record::Args>),
-    Show(ShowArgs),
-    Add(AddArgs),
-    List(ListArgs),
-    Remove(RemoveArgs),
+commands! {
+    /// Records and stores profiles of the files that programs read, for prefetching.
+    ///
+    /// Example: esker profile record http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls -R /cvmfs/sw.example.org
+    args, call;
+    Record(Box<record::Args>) => record::run(*args, call.settings, call.files);
+    Show(ShowArgs) => show(&args);
+    Add(AddArgs) => add(&args, call.settings);
+    List(ListArgs) => list(&args, call.settings);
+    Remove(RemoveArgs) => remove(&args, call.settings);
 }
 
 /// Shows the content of a profile, and the file bundles that a publish would make from it.
 ///
 /// Example: esker profile show tool.profile.json
 #[derive(clap::Args, Debug)]
-struct ShowArgs {
+pub(crate) struct ShowArgs {
     /// Profile
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -52,7 +42,7 @@ struct ShowArgs {
 ///
 /// Example: esker profile add sw.example.org tool.profile.json
 #[derive(clap::Args, Debug)]
-struct AddArgs {
+pub(crate) struct AddArgs {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -68,7 +58,7 @@ struct AddArgs {
 ///
 /// Example: esker profile list sw.example.org
 #[derive(clap::Args, Debug)]
-struct ListArgs {
+pub(crate) struct ListArgs {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -84,7 +74,7 @@ struct ListArgs {
 ///
 /// Example: esker profile remove sw.example.org tool
 #[derive(clap::Args, Debug)]
-struct RemoveArgs {
+pub(crate) struct RemoveArgs {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -94,17 +84,6 @@ struct RemoveArgs {
 
     #[command(flatten)]
     lock: LockArgs,
-}
-
-pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
-    let done = match args.command {
-        Command::Record(args) => return record::run(*args, settings, files),
-        Command::Show(args) => show(&args),
-        Command::Add(args) => add(&args, settings),
-        Command::List(args) => list(&args, settings),
-        Command::Remove(args) => remove(&args, settings),
-    };
-    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn failed<'p>(what: &'p str, place: &'p Place) -> impl Fn(PublishError) -> Failure + 'p {

@@ -7,12 +7,13 @@ use esker_node::supervised::{Target, for_each};
 use esker_node::supervisor::Replacement;
 use serde::Serialize;
 
+use crate::commands::Command;
 use crate::error::{Failure, chain};
 use crate::mounting::changes::{Changes, merge};
 use crate::mounting::supervised::{Outcome, Replaced, chosen, refusal, replace};
 use crate::output::{plain, show};
 use crate::settings::Settings;
-use crate::{Command, Esker};
+use crate::{Called, Esker};
 
 /// Reads the configuration of mounts again, and applies what can change while programs use them.
 ///
@@ -102,7 +103,7 @@ fn resolve_again(old: &MountSpec, settings: &Settings) -> Result<MountSpec, Fail
     let line = std::iter::once("esker".into()).chain(old.origin.arguments.iter().cloned());
     let parsed = Esker::try_parse_from(line)
         .map_err(|error| Failure::usage(format!("its command line isn't understood: {error}")))?;
-    let Command::Mount(args) = parsed.command else {
+    let Called::Command(Command::Mount(args)) = parsed.called else {
         return Err(Failure::usage("its command line isn't understood: it mounts nothing"));
     };
     // A folder that is gone matters only to relative names.

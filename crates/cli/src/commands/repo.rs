@@ -12,7 +12,6 @@ mod timer;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Subcommand;
 use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
 use esker_format::hash::HashAlgorithm;
@@ -21,34 +20,27 @@ use esker_repository::{NewRepository, RememberedStorage, Settings as PublishSett
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::{Output, parse_duration, parse_size, show};
+use crate::output::{Output, choice, parse_duration, parse_size, show};
 use crate::publisher::{
     BucketArgs, DeflateArg, Interrupt, LockArgs, NamedArgs, PublisherArgs, now, of_operation, storage_of,
 };
 use crate::settings::Settings;
-
-/// Creates, lists, describes, configures and removes repositories, and renews their whitelists.
-///
-/// Example: esker repo create sw.example.org
-#[derive(clap::Args, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand, Debug)]
-enum Command {
-    Create(CreateArgs),
-    List(list::Args),
-    Info(info::Args),
-    Set(set::Args),
-    Catalogs(Box<catalogs::Args>),
-    Copy(Box<copy::Args>),
-    Reindex(ReindexArgs),
-    Resign(resign::Args),
-    Remove(remove::Args),
-    Import(import::Args),
-    ExportConfig(export_config::Args),
+commands! {
+    /// Creates, lists, describes, configures and removes repositories, and renews their whitelists.
+    ///
+    /// Example: esker repo create sw.example.org
+    args, call;
+    Create(CreateArgs) => create(&args, call.settings);
+    List(list::Args) => list::run(&args, call.settings);
+    Info(info::Args) => info::run(&args, call.settings);
+    Set(set::Args) => set::run(&args, call.settings);
+    Catalogs(Box<catalogs::Args>) => catalogs::run(&args, call.settings);
+    Copy(Box<copy::Args>) => copy::run(*args, call.settings);
+    Reindex(ReindexArgs) => reindex(&args, call.settings);
+    Resign(resign::Args) => resign::run(&args, call.settings);
+    Remove(remove::Args) => remove::run(&args, call.settings);
+    Import(import::Args) => import::run(&args, call.settings);
+    ExportConfig(export_config::Args) => export_config::run(&args, call.settings);
 }
 
 /// Rebuilds the content index, with which publishers avoid storing equal content twice.
@@ -57,7 +49,7 @@ enum Command {
 ///
 /// Example: esker repo reindex sw.example.org
 #[derive(clap::Args, Debug)]
-struct ReindexArgs {
+pub(crate) struct ReindexArgs {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -75,7 +67,7 @@ struct ReindexArgs {
 ///
 /// Example: esker repo create sw.example.org
 #[derive(clap::Args, Debug)]
-struct CreateArgs {
+pub(crate) struct CreateArgs {
     /// Fully qualified name of the repository, like sw.example.org
     #[arg(value_name = "NAME")]
     name: String,
@@ -88,14 +80,14 @@ struct CreateArgs {
     master_key: Option<PathBuf>,
 
     /// Hash algorithm of object names
-    #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1")]
-    hash: HashArg,
+    #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1", value_parser = choice(HASHES))]
+    hash: HashAlgorithm,
 
     /// Compression of files: zlib, none or zstd. CernVM-FS 2.12 and older read only zlib and none.
     ///
     /// zstd is the fastest and smallest choice if all clients can read it.
-    #[arg(long, value_name = "zlib|none|zstd", default_value = "zlib")]
-    compress: CompressArg,
+    #[arg(long, value_name = "zlib|none|zstd", default_value = "zlib", value_parser = choice(COMPRESSIONS))]
+    compress: Compression,
 
     /// Encoder for zlib: stock writes what CernVM-FS writes; fast takes less time, but `cvmfs_fsck` reports its
     /// objects as corrupt.
@@ -136,45 +128,13 @@ fn whitelist_days() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=i64::from(esker_repository::WHITELIST_DAYS_MAX))
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum HashArg {
-    Sha1,
-    Rmd160,
-    Shake128,
-}
-
-impl From<HashArg> for HashAlgorithm {
-    fn from(arg: HashArg) -> Self {
-        match arg {
-            HashArg::Sha1 => HashAlgorithm::Sha1,
-            HashArg::Rmd160 => HashAlgorithm::Rmd160,
-            HashArg::Shake128 => HashAlgorithm::Shake128,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum CompressArg {
-    Zlib,
-    None,
-    Zstd,
-}
-
-pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    match args.command {
-        Command::Create(args) => create(&args, settings),
-        Command::Catalogs(args) => catalogs::run(&args, settings),
-        Command::Copy(args) => copy::run(*args, settings),
-        Command::Reindex(args) => reindex(&args, settings),
-        Command::Resign(args) => resign::run(&args, settings),
-        Command::List(args) => list::run(&args, settings),
-        Command::Info(args) => info::run(&args, settings),
-        Command::Set(args) => set::run(&args, settings),
-        Command::Remove(args) => remove::run(&args, settings),
-        Command::Import(args) => import::run(&args, settings),
-        Command::ExportConfig(args) => export_config::run(&args, settings),
-    }
-}
+pub(crate) const HASHES: &[(&str, HashAlgorithm)] = &[
+    ("sha1", HashAlgorithm::Sha1),
+    ("rmd160", HashAlgorithm::Rmd160),
+    ("shake128", HashAlgorithm::Shake128),
+];
+const COMPRESSIONS: &[(&str, Compression)] =
+    &[("zlib", Compression::Zlib), ("none", Compression::Stored), ("zstd", Compression::Zstd)];
 
 fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
@@ -204,13 +164,9 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
         place.keys = place.keys.with_master_in(folder);
     }
     let mut new = NewRepository::new(place.name.clone());
-    new.algorithm = args.hash.into();
+    new.algorithm = args.hash;
     new.settings = PublishSettings {
-        compression: match args.compress {
-            CompressArg::Zlib => Compression::Zlib,
-            CompressArg::None => Compression::Stored,
-            CompressArg::Zstd => Compression::Zstd,
-        },
+        compression: args.compress,
         deflate: args.deflate.into(),
         chunks: chunk_sizes(&args.chunks)?,
         ..new.settings

@@ -6,85 +6,64 @@ use esker_repository::RepositoryError;
 use crate::commands::diff;
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
+use crate::publisher::{ChangeArgs, Interrupt, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Publishes the content of an earlier revision as a new revision.
 ///
 /// Removes the tags of later revisions; if REVISION is a tag, it moves to the new revision. The objects of later
 /// revisions stay until `esker collect` deletes them; until then a rollback to the number of a later revision
-/// restores it.
+/// restores it. --dry-run lists the first 50 paths that would change.
 ///
 /// Example: esker rollback sw.example.org --to v1.1
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Earlier revision: a tag, a number, or the hash of a root catalog [default: trunk-previous]
     #[arg(long, value_name = "REVISION")]
     to: Option<String>,
 
     #[command(flatten)]
-    common: CommonArgs,
+    change: ChangeArgs,
 }
 
 /// Undoes the last publish: publishes the content of the revision before it as a new revision.
 ///
 /// A second undo without a publish in between is refused. To go back further, or to undo an undo, name the revision:
-/// `esker rollback NAME --to REVISION`.
+/// `esker rollback NAME --to REVISION`. --dry-run lists the first 50 paths that would change.
 ///
 /// Example: esker undo sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct UndoArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    named: NamedArgs,
 
     #[command(flatten)]
-    common: CommonArgs,
-}
-
-#[derive(clap::Args, Debug)]
-struct CommonArgs {
-    #[command(flatten)]
-    place: PublisherArgs,
-
-    #[command(flatten)]
-    lock: LockArgs,
-
-    /// Print what would change (the first 50 paths), and change nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    change: ChangeArgs,
 }
 
 /// Maximum number of paths that a dry run lists.
 const LISTED_MAX: usize = 50;
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let Args { name, to, common } = args;
-    roll_back(name, to.clone(), common, settings, "was not rolled back")
+    roll_back(&args.named, args.to.clone(), &args.change, settings, "was not rolled back")
 }
 
 pub(crate) fn undo(args: &UndoArgs, settings: &Settings) -> Result<(), Failure> {
-    let UndoArgs { name, common } = args;
-    roll_back(name, None, common, settings, "stays as it is")
+    roll_back(&args.named, None, &args.change, settings, "stays as it is")
 }
 
 fn roll_back(
-    name: &str,
+    named: &NamedArgs,
     target: Option<String>,
-    args: &CommonArgs,
+    args: &ChangeArgs,
     settings: &Settings,
     what: &str,
 ) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(name, settings)?;
+    let place = named.place(settings)?;
     let repository = place.open(args.lock, &interrupt, args.json)?;
     let rollback = Rollback { target };
     let out = RefCell::new(Output::new());

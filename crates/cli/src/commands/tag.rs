@@ -1,38 +1,35 @@
-use clap::Subcommand;
 use esker_publish::{BranchInfo, PublishError, TagChange, TagInfo, TagReport};
 use esker_repository::RepositoryError;
 use esker_vfs::Time;
 
 use crate::error::Failure;
 use crate::output::{self, Output};
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_operation};
+use crate::publisher::{ChangeArgs, Interrupt, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 use crate::trees::entry::time_text;
 use crate::trees::revision_source::RevisionArgs;
-
-/// Lists, adds, moves and removes tags, which are names of revisions.
-///
-/// Example: esker tag add sw.example.org v1.2 --message "release 1.2"
-#[derive(clap::Args, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand, Debug)]
-enum Command {
-    List(Box<ListArgs>),
-    Show(Box<ShowArgs>),
-    Add(AddArgs),
-    Move(MoveArgs),
-    Remove(RemoveArgs),
+commands! {
+    /// Lists, adds, moves and removes tags, which are names of revisions.
+    ///
+    /// Example: esker tag add sw.example.org v1.2 --message "release 1.2"
+    args, call;
+    List(Box<ListArgs>) => list(&args, call.settings);
+    Show(Box<ShowArgs>) => show(&args, call.settings);
+    Add(AddArgs) => apply(&args.placed.named, &args.change(), &args.placed.change, call.settings);
+    /// Moves a tag to another revision.
+    ///
+    /// The tag keeps its branch, and without `--message` its description.
+    ///
+    /// Example: esker tag move sw.example.org production --revision v1.2
+    Move(PlacedArgs) => apply(&args.named, &args.change(), &args.change, call.settings);
+    Remove(RemoveArgs) => apply(&args.named, &TagChange::Remove { names: args.tags }, &args.change, call.settings);
 }
 
 /// Lists the tags of a repository, newest first.
 ///
 /// Example: esker tag list sw.example.org
 #[derive(clap::Args, Debug)]
-struct ListArgs {
+pub(crate) struct ListArgs {
     /// Repository: its NAME or URL
     #[arg(value_name = "NAME|URL")]
     place: String,
@@ -53,7 +50,7 @@ struct ListArgs {
 ///
 /// Example: esker tag show sw.example.org trunk
 #[derive(clap::Args, Debug)]
-struct ShowArgs {
+pub(crate) struct ShowArgs {
     /// Repository: its NAME or URL
     #[arg(value_name = "NAME|URL")]
     place: String,
@@ -70,32 +67,11 @@ struct ShowArgs {
     source: RevisionArgs,
 }
 
-/// Options of changes.
+/// A tag, and the revision that it is to name.
 #[derive(clap::Args, Debug)]
-struct ChangeArgs {
+pub(crate) struct PlacedArgs {
     #[command(flatten)]
-    place: PublisherArgs,
-
-    #[command(flatten)]
-    lock: LockArgs,
-
-    /// Print what would change, and change nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Adds a tag to a revision.
-///
-/// Example: esker tag add sw.example.org v1.2 --revision 12
-#[derive(clap::Args, Debug)]
-struct AddArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    named: NamedArgs,
 
     /// Name of the tag
     #[arg(value_name = "TAG")]
@@ -109,49 +85,30 @@ struct AddArgs {
     #[arg(long, value_name = "TEXT")]
     message: Option<String>,
 
-    /// Move the tag if it exists
-    #[arg(long)]
-    force: bool,
-
     #[command(flatten)]
     change: ChangeArgs,
 }
 
-/// Moves a tag to another revision.
+/// Adds a tag to a revision.
 ///
-/// The tag keeps its branch, and without `--message` its description.
-///
-/// Example: esker tag move sw.example.org production --revision v1.2
+/// Example: esker tag add sw.example.org v1.2 --revision 12
 #[derive(clap::Args, Debug)]
-struct MoveArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
-
-    /// Name of the tag
-    #[arg(value_name = "TAG")]
-    tag: String,
-
-    /// Revision: a number, another tag, or the hash of a root catalog [default: the newest]
-    #[arg(long, value_name = "REVISION")]
-    revision: Option<String>,
-
-    /// New description of the tag
-    #[arg(long, value_name = "TEXT")]
-    message: Option<String>,
-
+pub(crate) struct AddArgs {
     #[command(flatten)]
-    change: ChangeArgs,
+    placed: PlacedArgs,
+
+    /// Move the tag if it exists
+    #[arg(long)]
+    force: bool,
 }
 
 /// Removes tags; if one of them can't be removed, removes none.
 ///
 /// Example: esker tag remove sw.example.org v1.0 v1.1
 #[derive(clap::Args, Debug)]
-struct RemoveArgs {
-    /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+pub(crate) struct RemoveArgs {
+    #[command(flatten)]
+    named: NamedArgs,
 
     /// Names of the tags
     #[arg(value_name = "TAG", required = true)]
@@ -161,21 +118,18 @@ struct RemoveArgs {
     change: ChangeArgs,
 }
 
-pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    match args.command {
-        Command::List(args) => list(&args, settings),
-        Command::Show(args) => show(&args, settings),
-        Command::Add(AddArgs { name, tag, revision, message, force, change }) => {
-            let description = message.unwrap_or_default();
-            apply(&name, &TagChange::Add { name: tag, revision, description, force }, &change, settings)
-        }
-        Command::Move(MoveArgs { name, tag, revision, message, change }) => {
-            let description = message.unwrap_or_default();
-            apply(&name, &TagChange::Move { name: tag, revision, description }, &change, settings)
-        }
-        Command::Remove(RemoveArgs { name, tags: names, change }) => {
-            apply(&name, &TagChange::Remove { names }, &change, settings)
-        }
+impl PlacedArgs {
+    fn change(&self) -> TagChange {
+        let description = self.message.clone().unwrap_or_default();
+        TagChange::Move { name: self.tag.clone(), revision: self.revision.clone(), description }
+    }
+}
+
+impl AddArgs {
+    fn change(&self) -> TagChange {
+        let (PlacedArgs { tag, revision, message, .. }, force) = (&self.placed, self.force);
+        let description = message.clone().unwrap_or_default();
+        TagChange::Add { name: tag.clone(), revision: revision.clone(), description, force }
     }
 }
 
@@ -254,9 +208,14 @@ fn show(args: &ShowArgs, settings: &Settings) -> Result<(), Failure> {
     })
 }
 
-fn apply(name: &str, change: &TagChange, args: &ChangeArgs, settings: &Settings) -> Result<(), Failure> {
+fn apply(
+    named: &NamedArgs,
+    change: &TagChange,
+    args: &ChangeArgs,
+    settings: &Settings,
+) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(name, settings)?;
+    let place = named.place(settings)?;
     let repository = place.open(args.lock, &interrupt, args.json)?;
     let done = match args.dry_run {
         true => change.dry_run(&repository),

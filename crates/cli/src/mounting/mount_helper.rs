@@ -176,7 +176,7 @@ fn mount(flavour: Flavour, arguments: Vec<OsString>) -> Result<(), Failure> {
     }
     // Wrong values of options are wrong usage here as well, but in clap's words and with mount's code.
     let parsed = parse(&line)?;
-    if fake { Ok(()) } else { crate::run(parsed.command, &line).map(drop) }
+    if fake { Ok(()) } else { crate::run(parsed.called, &line).map(drop) }
 }
 
 /// Parses the equivalent arguments of `esker`.
@@ -232,7 +232,7 @@ fn umount(arguments: Vec<OsString>) -> Result<(), Failure> {
     line.extend(lazy);
     line.extend(["--".into(), dir]);
     let parsed = parse(&line)?;
-    crate::run(parsed.command, &line).map(drop)
+    crate::run(parsed.called, &line).map(drop)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::trees::browse::Browsed;
 ///
 /// Example: esker cache pin http://server/cvmfs/sw.example.org:/gcc/14.2 --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
-pub(super) struct PinArgs {
+pub(crate) struct PinArgs {
     /// File or folder: http://server/cvmfs/NAME:/path
     #[arg(value_name = "URL:/PATH")]
     place: String,
@@ -39,7 +39,7 @@ pub(super) struct PinArgs {
 ///
 /// Example: esker cache preload http://server/cvmfs/sw.example.org:/gcc/14.2 --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
-pub(super) struct PreloadArgs {
+pub(crate) struct PreloadArgs {
     /// File or folder: http://server/cvmfs/NAME:/path; with --profile only the repository
     #[arg(value_name = "URL[:/PATH]")]
     place: String,

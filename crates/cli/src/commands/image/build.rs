@@ -15,7 +15,7 @@ use esker_squashfs::layout::CodecId;
 use esker_squashfs::writer::{
     self, BuildControl, Compression, IdRange, ImageFile, Options, Owners, Progress, Report,
 };
-use serde::Serialize;
+use serde_json::json;
 
 use self::write_error::of_write;
 use crate::error::{Context, Failure, Kind, warn};
@@ -255,42 +255,24 @@ fn describe(progress: &Progress) -> String {
     format!("{entries} entries, {files} files read, {}, {}/s", size(bytes), size(speed as u64))
 }
 
-/// The report as JSON. Field names are an interface.
-#[derive(Serialize)]
-struct ReportJson {
-    image_bytes: u64,
-    data_bytes: u64,
-    table_bytes: u64,
-    inodes: u32,
-    files_read: u64,
-    bytes_read: u64,
-    duplicates: u64,
-    duplicate_bytes: u64,
-    blocks: u64,
-    blocks_plain: u64,
-    blocks_hole: u64,
-    fragments: u32,
-    changed: u64,
-    xattrs_left_out: u64,
-}
-
 fn print(report: &Report, json: bool) -> Result<(), Failure> {
-    let value = ReportJson {
-        image_bytes: report.image_bytes,
-        data_bytes: report.data_bytes,
-        table_bytes: report.table_bytes,
-        inodes: report.inodes,
-        files_read: report.files,
-        bytes_read: report.bytes,
-        duplicates: report.duplicates,
-        duplicate_bytes: report.duplicate_bytes,
-        blocks: report.blocks,
-        blocks_plain: report.blocks_plain,
-        blocks_hole: report.blocks_hole,
-        fragments: report.fragments,
-        changed: report.changed,
-        xattrs_left_out: report.xattrs_left_out,
-    };
+    // Field names are an interface.
+    let value = json!({
+        "image_bytes": report.image_bytes,
+        "data_bytes": report.data_bytes,
+        "table_bytes": report.table_bytes,
+        "inodes": report.inodes,
+        "files_read": report.files,
+        "bytes_read": report.bytes,
+        "duplicates": report.duplicates,
+        "duplicate_bytes": report.duplicate_bytes,
+        "blocks": report.blocks,
+        "blocks_plain": report.blocks_plain,
+        "blocks_hole": report.blocks_hole,
+        "fragments": report.fragments,
+        "changed": report.changed,
+        "xattrs_left_out": report.xattrs_left_out,
+    });
     show(json, &value, |out| {
         let share = match report.bytes {
             0 => String::new(),

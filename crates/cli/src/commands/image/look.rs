@@ -18,7 +18,7 @@ use crate::trees::walk::Walk;
 
 /// Argument that names an image.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct NamedArgs {
+pub(crate) struct NamedArgs {
     /// Image: a file, a URL, or a file of a repository as NAME:/path
     #[arg(value_name = "IMAGE")]
     pub(super) image: String,

@@ -14,7 +14,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker key import sw.example.org keys-for-clients
 #[derive(clap::Args, Debug)]
-pub(super) struct ImportArgs {
+pub(crate) struct ImportArgs {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -39,7 +39,7 @@ pub(super) struct ImportArgs {
 ///
 /// Example: esker key export sw.example.org --to keys-for-clients
 #[derive(clap::Args, Debug)]
-pub(super) struct ExportArgs {
+pub(crate) struct ExportArgs {
     #[command(flatten)]
     named: NamedArgs,
 

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker key list sw.example.org
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     named: NamedArgs,
 

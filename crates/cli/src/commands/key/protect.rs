@@ -13,7 +13,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker key encrypt sw.example.org --master
 #[derive(clap::Args, Debug)]
-pub(super) struct EncryptArgs {
+pub(crate) struct EncryptArgs {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -61,7 +61,7 @@ pub(super) fn encrypt(args: &EncryptArgs, settings: &Settings) -> Result<(), Fai
 ///
 /// Example: esker key signer sw.example.org --master 'pkcs11-tool --sign --mechanism RSA-PKCS --id 01'
 #[derive(clap::Args, Debug)]
-pub(super) struct SignerArgs {
+pub(crate) struct SignerArgs {
     #[command(flatten)]
     named: NamedArgs,
 

@@ -5,10 +5,12 @@ use esker_format::hash::ContentHash;
 use esker_format::whitelist::Whitelist;
 use esker_maintain::{SignAnswer, SignRequest};
 
-use super::revoke::{MasterArgs, fingerprint};
+use super::revoke::fingerprint;
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, NamedArgs, PublisherArgs, confirm, now, of_operation};
+use crate::publisher::{
+    Interrupt, LockArgs, MasterArgs, NamedArgs, PublisherArgs, confirm, now, of_operation,
+};
 use crate::settings::Settings;
 
 /// Longest request or answer, in bytes.
@@ -20,7 +22,7 @@ const LENGTH_MAX: u64 = 1 << 18;
 ///
 /// Example: esker key request sw.example.org > request.txt
 #[derive(clap::Args, Debug)]
-pub(super) struct RequestArgs {
+pub(crate) struct RequestArgs {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -41,7 +43,7 @@ pub(super) struct RequestArgs {
 ///
 /// Example: esker key sign request.txt --yes > answer.txt
 #[derive(clap::Args, Debug)]
-pub(super) struct SignArgs {
+pub(crate) struct SignArgs {
     /// File that `esker key request` printed; - for standard input
     #[arg(value_name = "FILE")]
     request: PathBuf,
@@ -66,7 +68,7 @@ pub(super) struct SignArgs {
 ///
 /// Example: esker key apply answer.txt
 #[derive(clap::Args, Debug)]
-pub(super) struct ApplyArgs {
+pub(crate) struct ApplyArgs {
     /// File that `esker key sign` printed; - for standard input
     #[arg(value_name = "FILE")]
     answer: PathBuf,

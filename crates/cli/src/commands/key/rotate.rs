@@ -1,12 +1,12 @@
 use std::path::PathBuf;
 
-use esker_maintain::{Resign, Rotate, Rotated};
-use esker_repository::{TokenKey, is_exposed};
+use esker_maintain::{Rotate, Rotated};
+use esker_repository::TokenKey;
 use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::{Output, show};
-use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation, warn_of_key};
+use crate::publisher::{Interrupt, LockArgs, MasterArgs, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Replaces the publisher's key and certificate in two steps, without an interruption for clients.
@@ -18,7 +18,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker key rotate sw.example.org
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -27,7 +27,7 @@ pub(super) struct Args {
     finish: bool,
 
     #[command(flatten)]
-    master: super::revoke::MasterArgs,
+    master: MasterArgs,
 
     /// Days for which the new certificate is valid; clients ignore this limit
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
@@ -102,13 +102,4 @@ fn print(args: &Args, done: &Rotated, out: &mut Output) -> Result<(), Failure> {
     out.line(format!(
         "next: publish, wait until the replicas have it, then: esker key rotate {name} --finish"
     ))
-}
-
-impl super::revoke::MasterArgs {
-    /// Returns how whitelists are signed, without some certificates.
-    pub(super) fn resign(&self, drop: Vec<esker_format::hash::ContentHash>) -> Resign {
-        let master: Option<PathBuf> = self.master_key.clone();
-        master.iter().filter(|key| is_exposed(key)).for_each(|key| warn_of_key(key));
-        Resign { days: self.whitelist_days, master, only_own: false, drop }
-    }
 }

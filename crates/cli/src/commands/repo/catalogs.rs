@@ -18,7 +18,7 @@ use crate::trees::revision_source::RevisionArgs;
 ///
 /// Example: esker repo catalogs sw.example.org --path /gcc
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Repository: its NAME, URL or folder
     #[arg(value_name = "NAME|URL|DIR")]
     place: String,

@@ -14,7 +14,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker repo copy sw.example.org /gcc/14.2 /gcc/14.3
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     named: NamedArgs,
 

@@ -16,7 +16,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker repo export-config sw.example.org --to conf --user builder
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     named: NamedArgs,
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::error::{Failure, warn};
 use crate::output::show;
-use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation};
+use crate::publisher::{ChangeArgs, Interrupt, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Takes over a repository of `cvmfs_server`: its parameters become settings.
@@ -20,7 +20,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker repo import sw.example.org --config conf/server.conf --dry-run
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -29,15 +29,7 @@ pub(super) struct Args {
     config: Option<PathBuf>,
 
     #[command(flatten)]
-    lock: LockArgs,
-
-    /// Print the table, and change nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    change: ChangeArgs,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
@@ -51,14 +43,15 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let keys = args.named.place.keys(&name, settings)?;
     let mut taken = Takeover::plan(&conf, &found.storage, &name, &keys, now()).map_err(failed)?;
     taken.told.warnings.extend(found.warnings);
-    if !args.dry_run {
+    if !args.change.dry_run {
         if let Some(bucket) = &found.bucket {
             bucket.write(found.storage.place()).map_err(|error| failed(error.into()))?;
         }
-        args.lock.when_free(&interrupt, false, || taken.run(&found.storage)).map_err(failed)?;
+        args.change.lock.when_free(&interrupt, false, || taken.run(&found.storage)).map_err(failed)?;
     }
-    let value = json!({ "repository": args.named.name, "taken_over": !args.dry_run, "result": taken.told });
-    show(args.json, &value, |out| {
+    let value =
+        json!({ "repository": args.named.name, "taken_over": !args.change.dry_run, "result": taken.told });
+    show(args.change.json, &value, |out| {
         let told = &taken.told;
         let width = told.parameters.iter().map(|row| row.parameter.len()).max().unwrap_or_default();
         for row in &told.parameters {
@@ -73,7 +66,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
             let line = out.name(line.as_bytes()).into_owned();
             out.line(line)?;
         }
-        let would = if args.dry_run { "would be taken over" } else { "is taken over" };
+        let would = if args.change.dry_run { "would be taken over" } else { "is taken over" };
         out.line(format!("{name} {would} at revision {}: {}", told.revision, told.storage))?;
         if let Some(spool) = &told.spool {
             out.line(format!("  locks of cvmfs_server: {}", spool.display()))?;
@@ -87,7 +80,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
                 "  keys: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws/credentials",
             )?;
         }
-        if !args.dry_run {
+        if !args.change.dry_run {
             out.line(format!(
                 "  next: esker repo reindex {name}, so that content which is there is not stored again"
             ))?;

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// Example: esker repo info sw.example.org
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Name of a repository in the storage folder, folder of a repository, or URL
     #[arg(value_name = "NAME|DIR|URL")]
     place: String,

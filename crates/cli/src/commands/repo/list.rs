@@ -14,7 +14,7 @@ use crate::transaction::Transactions;
 ///
 /// Example: esker repo list
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Folder of repositories [default: /srv/cvmfs for root, else ~/.local/share/esker/repositories]
     #[arg(long, value_name = "DIR")]
     storage: Option<PathBuf>,

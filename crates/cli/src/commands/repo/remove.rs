@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Interrupt, LockArgs, NamedArgs, confirm, of_operation};
+use crate::publisher::{ChangeArgs, Interrupt, NamedArgs, confirm, of_operation};
 use crate::settings::Settings;
 
 /// Removes a repository from this machine, with its keys.
@@ -13,7 +13,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker repo remove sw.example.org --dry-run
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -30,15 +30,7 @@ pub(super) struct Args {
     yes: bool,
 
     #[command(flatten)]
-    lock: LockArgs,
-
-    /// Print what would be removed, and remove nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    change: ChangeArgs,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
@@ -48,8 +40,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let keys = Some(&place.keys).filter(|_| !args.keep_keys);
     let plan = Removal::plan(&place.root, &place.name, keys, !args.keep_storage).map_err(failed)?;
     let mut out = Output::new();
-    if !args.json {
-        let would = if args.dry_run { "would remove" } else { "removes" };
+    if !args.change.json {
+        let would = if args.change.dry_run { "would remove" } else { "removes" };
         if !args.keep_storage {
             let revision = plan.revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();
             let storage = plan.objects.clone().unwrap_or_else(|| plan.storage.display().to_string());
@@ -63,16 +55,16 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         }
         out.flush()?;
     }
-    if !args.dry_run {
+    if !args.change.dry_run {
         let question = format!("This removes {} for ever. Go on?", place.name);
         if !args.yes && !confirm(&question, &interrupt) {
             return Err(Failure::failed(format!("{} was not removed", place.name))
                 .hint("confirm on a terminal, or repeat this with --yes"));
         }
-        args.lock.when_free(&interrupt, false, || plan.run(&interrupt.flag())).map_err(failed)?;
+        args.change.lock.when_free(&interrupt, false, || plan.run(&interrupt.flag())).map_err(failed)?;
     }
-    if args.json {
-        out.json(&json!({ "removed": !args.dry_run, "removal": plan }))?;
+    if args.change.json {
+        out.json(&json!({ "removed": !args.change.dry_run, "removal": plan }))?;
     }
     out.finish()
 }

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::show;
-use crate::publisher::{Interrupt, LockArgs, NamedArgs, now, of_operation};
+use crate::publisher::{ChangeArgs, Interrupt, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Changes settings of a repository, or lists them.
@@ -12,7 +12,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker repo set sw.example.org automatic_tags_for=30
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     named: NamedArgs,
 
@@ -29,15 +29,7 @@ pub(super) struct Args {
     list: bool,
 
     #[command(flatten)]
-    lock: LockArgs,
-
-    /// Print what would change, and change nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    change: ChangeArgs,
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
@@ -57,26 +49,27 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     if args.list || change.values.is_empty() {
         return list(args, &place.root);
     }
-    let done = match args.dry_run {
+    let done = match args.change.dry_run {
         true => change.dry_run(&place.root),
-        false => {
-            args.lock.when_free(&interrupt, false, || change.run(&place.root, || place.try_open(), now()))
-        }
+        false => args
+            .change
+            .lock
+            .when_free(&interrupt, false, || change.run(&place.root, || place.try_open(), now())),
     };
     report(args, &done.map_err(failed)?)
 }
 
 fn report(args: &Args, done: &SettingsChanged) -> Result<(), Failure> {
-    let value = json!({ "repository": args.named.name, "changed": !args.dry_run, "settings": done });
-    show(args.json, &value, |out| {
+    let value = json!({ "repository": args.named.name, "changed": !args.change.dry_run, "settings": done });
+    show(args.change.json, &value, |out| {
         for setting in &done.changed {
-            let would = if args.dry_run { "would be" } else { "is" };
+            let would = if args.change.dry_run { "would be" } else { "is" };
             out.line(format!("{} {would} {}; before: {}", setting.name, setting.after, setting.before))?;
         }
         if done.changed.is_empty() {
             out.line("nothing changes")?;
         } else if done.signs_head {
-            let did = if args.dry_run { "would be" } else { "was" };
+            let did = if args.change.dry_run { "would be" } else { "was" };
             out.line(format!("the head {did} signed again"))?;
         }
         Ok(())
@@ -86,7 +79,7 @@ fn report(args: &Args, done: &SettingsChanged) -> Result<(), Failure> {
 fn list(args: &Args, root: &std::path::Path) -> Result<(), Failure> {
     let failed = |error| of_operation(&format!("the settings of {} were not read", args.named.name), &error);
     let values = SettingsChange::list(root).map_err(failed)?;
-    show(args.json, &json!({ "repository": args.named.name, "settings": values }), |out| {
+    show(args.change.json, &json!({ "repository": args.named.name, "settings": values }), |out| {
         let pair = |name: &str, value: &Option<String>| format!("{name}={}", value.as_deref().unwrap_or("?"));
         let width = values.iter().map(|value| pair(value.name, &value.value).len()).max().unwrap_or_default();
         for (value, named) in values.iter().zip(NAMED) {

@@ -20,11 +20,18 @@ impl OperationError for CheckError {
     }
 }
 
-impl OperationError for CollectError {
-    fn repository(&self) -> Option<&RepositoryError> {
-        if let Self::Repository(error) = self { Some(error) } else { None }
-    }
+/// Errors that are wrong usage, unless the repository is their cause.
+macro_rules! usage_errors {
+    ($($error:ident),*) => {
+        $(impl OperationError for $error {
+            fn repository(&self) -> Option<&RepositoryError> {
+                if let Self::Repository(error) = self { Some(error) } else { None }
+            }
+        })*
+    };
 }
+
+usage_errors!(CollectError, RemoveError, TakeoverError);
 
 impl OperationError for ReplicateError {
     fn repository(&self) -> Option<&RepositoryError> {
@@ -33,18 +40,6 @@ impl OperationError for ReplicateError {
 
     fn explain(&self) -> (Kind, Option<String>) {
         (Kind::Failed, None)
-    }
-}
-
-impl OperationError for RemoveError {
-    fn repository(&self) -> Option<&RepositoryError> {
-        if let Self::Repository(error) = self { Some(error) } else { None }
-    }
-}
-
-impl OperationError for TakeoverError {
-    fn repository(&self) -> Option<&RepositoryError> {
-        if let Self::Repository(error) = self { Some(error) } else { None }
     }
 }
 
