@@ -3,6 +3,7 @@
 pub(crate) mod changes;
 pub(crate) mod config_repository;
 pub(crate) mod failures;
+pub(crate) mod first_reads;
 pub(crate) mod held;
 pub(crate) mod mount_helper;
 pub(crate) mod open;

@@ -42,7 +42,7 @@ pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::{Interrupt, Woken};
 pub(crate) use lock::LockArgs;
 pub(crate) use master::MasterArgs;
-pub(crate) use profile_file::read_profile;
+pub(crate) use profile_file::{read_profile, write_profile};
 pub(crate) use report::list_changes;
 pub(crate) use source::{DeflateArg, NoSource, SourceArgs, SourceOptions};
 pub(crate) use storage::{BucketArgs, readable, refuse_address, storage_of, with_options};

@@ -1,6 +1,5 @@
 mod blocked;
 mod collected;
-mod first_reads;
 mod flame;
 mod follow;
 mod hand_over;

@@ -1,13 +1,13 @@
-//! Reads recorded profiles.
+//! Reads and writes recorded profiles.
 
 use std::path::Path;
 
-use esker_format::profile;
+use esker_format::profile::{self, Profile};
 use esker_publish::NamedProfile;
-use esker_store::{RealDisk, read_file};
+use esker_store::{RealDisk, persist, read_file};
 
 use super::of_operation;
-use crate::error::{Failure, Kind};
+use crate::error::{Context as _, Failure, Kind};
 
 /// Reads a recorded profile.
 pub(crate) fn read_profile(path: &Path) -> Result<NamedProfile, Failure> {
@@ -19,4 +19,10 @@ pub(crate) fn read_profile(path: &Path) -> Result<NamedProfile, Failure> {
                 .hint("record one with `esker profile record URL -- COMMAND`")
         })?;
     NamedProfile::from_file(path, &text).map_err(|error| of_operation("can't read a profile", &error))
+}
+
+/// Writes a recorded profile.
+pub(crate) fn write_profile(path: &Path, profile: &Profile) -> Result<(), Failure> {
+    let what = format!("can't write the profile {}", path.display());
+    persist(&RealDisk::SERVED, path, &profile.to_json()).context(Kind::Failed, what)
 }

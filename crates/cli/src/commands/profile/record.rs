@@ -7,15 +7,15 @@ use esker_format::name::RepositoryName;
 use esker_format::profile::{Profile, is_path};
 use esker_node::push::Push;
 use esker_run::Ending;
-use esker_store::{RealDisk, persist};
 use esker_view::{Pin, ViewOptions};
 
 use crate::error::{Context, Failure, Kind, warn};
+use crate::mounting::first_reads::Recorded;
 use crate::mounting::open::{session_options, view_options};
-use crate::mounting::recorder::{Recorded, Recorder};
+use crate::mounting::recorder::Recorder;
 use crate::mounting::run_mounted::{MountedRun, ToMount, end_as, take_signals};
 use crate::process::limits::OpenFiles;
-use crate::publisher::now;
+use crate::publisher::{now, write_profile};
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
 use crate::settings::repository::ResolvedRepository;
@@ -27,7 +27,7 @@ use crate::settings::repository::ResolvedRepository;
 ///
 /// Example: esker profile record http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -o tool.profile.json -- /cvmfs/sw.example.org/bin/tool
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
     #[arg(value_name = "URL")]
     url: String,
@@ -115,8 +115,7 @@ fn default_output(command: &[OsString]) -> Result<PathBuf, Failure> {
 }
 
 fn write(output: &Path, profile: &Profile, left_out: usize) -> Result<(), Failure> {
-    let what = format!("can't write the profile {}", output.display());
-    persist(&RealDisk::SERVED, output, &profile.to_json()).context(Kind::Failed, what)?;
+    write_profile(output, profile)?;
     if left_out > 0 {
         warn(Some(&format!("{left_out} files are not in it because their names are not UTF-8")));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use esker_node::trace::{Operation, Source, TraceEnd, TraceStart, TracedCall};
 
 use super::blocked::Wait;
-use super::first_reads::FirstReads;
+use crate::mounting::first_reads::FirstReads;
 
 /// Maximum number of files, and of intervals, in a report.
 const FILES_MAX: usize = 1 << 20;
@@ -23,8 +23,6 @@ pub(super) struct Collected {
     pub(super) processes: BTreeMap<u32, String>,
     /// Time by program, mount and path, for flame graphs.
     pub(super) stacks: HashMap<(String, usize, String), u64>,
-    /// First reads, for profiles.
-    pub(super) first_reads: FirstReads,
     pub(super) requests: u64,
     /// Requests without a place in this report.
     pub(super) left_out: u64,
@@ -40,6 +38,8 @@ pub(super) struct MountTrace {
     pub(super) hand_over: Option<Duration>,
     pub(super) requests: u64,
     pub(super) dropped: u64,
+    /// First reads, for profiles.
+    pub(super) first_reads: FirstReads<String>,
     /// True if the daemon reported the end.
     pub(super) complete: bool,
 }
@@ -183,7 +183,15 @@ impl Collected {
         }
         self.files.entry(key).or_default().add(call);
         self.waits.push(Wait::of(call, hand_over));
-        self.first_reads.add(number, call);
+        if let Some(mount) = self.mounts.get_mut(number)
+            && (call.operation, call.errno) == (Operation::Read, 0)
+        {
+            mount.first_reads.add(
+                &call.path,
+                call.offset..call.offset.saturating_add(call.bytes),
+                call.began_ns,
+            );
+        }
         if !self.processes.contains_key(&call.pid) && self.processes.len() < FILES_MAX {
             self.processes.insert(call.pid, call.command.clone());
         }

@@ -4,26 +4,27 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use esker_format::name::RepositoryName;
-use esker_format::profile::Profile;
-use esker_store::{RealDisk, persist};
+use esker_format::profile::{Profile, ProfileFile};
 
 use super::report::Report;
 use crate::error::{Context, Failure, Kind, warn};
-use crate::publisher::now;
+use crate::mounting::first_reads::Recorded;
+use crate::publisher::{now, write_profile};
 
 /// Writes the profile of the repository from which the command read most.
 pub(super) fn write(output: &Path, report: &Report) -> Result<(), Failure> {
     let collected = &report.collected;
     let profiles =
         collected.mounts.iter().enumerate().filter(|(_, mount)| !mount.start.image).map(|(number, mount)| {
-            let about = |path: &str| {
+            let about = |path: &String| {
                 let found = std::fs::symlink_metadata(collected.full_path(number, path)).ok()?;
-                found.is_file().then(|| (found.len(), found.permissions().mode() & 0o111 != 0))
+                let (size, program) = (found.len(), found.permissions().mode() & 0o111 != 0);
+                found.is_file().then(|| ProfileFile { path: path.clone(), size, program })
             };
-            (mount, collected.first_reads.of_mount(number, about))
+            (mount, mount.first_reads.recorded(None, about))
         });
-    let most = profiles.filter(|(_, (files, _))| !files.is_empty()).max_by_key(|(_, (files, _))| files.len());
-    let Some((mount, (files, reads))) = most else {
+    let most = profiles.max_by_key(|(_, recorded)| recorded.files.len());
+    let Some((mount, Recorded { files, reads, .. })) = most.filter(|(_, most)| !most.files.is_empty()) else {
         return Err(Failure::failed(
             "there is nothing for a profile: the command read no file of a repository",
         )
@@ -40,8 +41,7 @@ pub(super) fn write(output: &Path, report: &Report) -> Result<(), Failure> {
         files,
         reads,
     };
-    let what = format!("can't write the profile {}", output.display());
-    persist(&RealDisk::SERVED, output, &profile.to_json()).context(Kind::Failed, what)?;
+    write_profile(output, &profile)?;
     if collected.mounts.iter().any(|mount| mount.dropped > 0) {
         warn(Some(&format!("{} lacks the reads that came too fast", output.display())));
     }
