@@ -20,6 +20,7 @@ pub mod metrics;
 mod mount_error;
 pub mod mount_spec;
 pub mod mounted;
+pub mod mountpoint;
 pub mod mounts;
 pub mod packets;
 pub mod push;

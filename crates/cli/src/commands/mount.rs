@@ -9,6 +9,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use esker_node::mount_spec::{ContentSpec, MountSpec};
+use esker_node::mountpoint::refuse_taken;
 use esker_node::registry;
 use esker_node::runtime::RuntimeDir;
 
@@ -23,7 +24,7 @@ use crate::settings::address;
 use crate::settings::address::split_tag;
 use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use access::AccessArgs;
-use place::{canonical, directory, refuse_taken, remove_dead};
+use place::{canonical, directory, remove_dead};
 
 /// Mounts a repository or an image, and returns once the mount answers.
 ///

@@ -8,11 +8,12 @@ use esker_journal::Journal;
 use esker_node::daemon::{self, Report, Reporter, Starter};
 use esker_node::mount_spec::{ContentSpec, ImagePlace, ImageSpec, MountSpec, RepositorySpec, SpecError};
 use esker_node::mounted::{MountPlan, Mounted, MountedError};
+use esker_node::mountpoint::refuse_taken;
 use esker_node::registry::RegistryError;
 use esker_node::supervisor::Supervision;
 
 use super::helper_process;
-use super::place::{directory, refuse_taken, taken};
+use super::place::directory;
 use super::{Args, resolve};
 use crate::error::{Context, Failure, Kind, chain, chain_after};
 use crate::image;
@@ -233,7 +234,7 @@ fn view_journal(supervision: &Supervision) -> Result<Arc<Journal>, Failure> {
 
 fn of_mounted(what: &str, error: &MountedError) -> Failure {
     match error {
-        MountedError::Registry(RegistryError::Taken { mountpoint }) => taken(mountpoint),
+        MountedError::Registry(error @ RegistryError::Taken { .. }) => Failure::failed(error.to_string()),
         MountedError::Mount(refused) => {
             let failure = Failure::failed(format!("{what}: {}", chain_after(what, refused)));
             // fusermount3 reports what failed but not why.

@@ -1,12 +1,12 @@
-//! Checks the place of a mount, and clears what a killed daemon has left there.
+//! Names the failures of the place of a mount.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use esker_node::mountpoint::{self, MountpointError};
 use esker_node::mounts;
-use esker_node::registry::{self, Departure, Registered};
 
-use crate::error::{Context, Failure, Kind, chain_after, warn};
+use crate::error::{Failure, chain, warn};
 use crate::machine::doctor::{Touch, Touched, touch};
 
 fn failed_on(named: &Path, why: &str) -> Failure {
@@ -38,94 +38,34 @@ pub(super) fn directory(named: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Unmounts the mount of a killed daemon of this user. A mount that is alive, that another user made, or of another
-/// file system stays.
+/// Unmounts the mount of a killed daemon of this user.
 pub(super) fn remove_dead(mountpoint: &Path, runtime: &Path) -> Result<(), Failure> {
-    let found = registry::find(runtime, mountpoint).context(Kind::Failed, "can't look up mounts")?;
-    let left_by_killed = match &found {
-        Some(found) if found.alive => return Ok(()),
-        found => found.is_some(),
+    let is_disconnected = || {
+        let touched = touch(Touch::Mount, mountpoint, ANSWER);
+        matches!(touched, Ok(Touched::Failed { errno: libc::ENOTCONN, .. }))
     };
-    let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
-    let me = rustix::process::geteuid().as_raw();
-    // A file system above a mount of ours is root's, and doesn't report its user.
-    let Some(line) = line.filter(|line| line.is_ours() && line.user.unwrap_or(0) == me) else {
-        return Ok(());
-    };
-    // A dead FUSE mount has no connection; one that another session made after the daemon was killed is alive. A file
-    // system above it still answers from its cache, or blocks its caller: for it the entry counts.
-    let is_left = left_by_killed && line.kind != "fuse.esker";
-    if !is_left && !is_disconnected(mountpoint) {
-        return Ok(());
-    }
-    esker_kernel_mount::unmount(mountpoint, esker_kernel_mount::Unmount::Lazy).map_err(|error| {
-        let said = "can't unmount the mount of a killed daemon";
-        Failure::failed(format!("{said}: {}", chain_after(said, &error)))
-    })?;
-    warn(Some(&format!(
-        "unmounted {} from {} first, whose daemon was killed",
-        line.source_text(),
-        mountpoint.display()
-    )));
-    if let Some(left) = found {
-        left.forget();
+    if let Some(from) = mountpoint::remove_dead(mountpoint, runtime, is_disconnected)? {
+        let place = mountpoint.display();
+        warn(Some(&format!("unmounted {from} from {place} first, whose daemon was killed")));
     }
     Ok(())
-}
-
-/// True if no process serves a mount any more. A mount that hangs is served.
-fn is_disconnected(mountpoint: &Path) -> bool {
-    match touch(Touch::Mount, mountpoint, ANSWER) {
-        Ok(Touched::Failed { errno, .. }) => errno == libc::ENOTCONN,
-        _ => false,
-    }
 }
 
 /// Timeout of the test whether a mount is served.
 const ANSWER: Duration = Duration::from_secs(5);
 
-pub(super) fn refuse_taken(mountpoint: &Path, runtime: &Path) -> Result<(), Failure> {
-    let found = registry::find(runtime, mountpoint).context(Kind::Failed, "can't look up mounts")?;
-    match found {
-        Some(found) if found.alive && !ends(&found, mountpoint)? => {
-            let entry = &found.entry;
-            Err(taken(mountpoint).hint(format!(
-                "{} is mounted there by process {}; `esker umount {}` unmounts it",
-                entry.repository,
-                entry.pid,
+impl From<MountpointError> for Failure {
+    fn from(error: MountpointError) -> Self {
+        let failure = Self::failed(chain(&error));
+        match &error {
+            MountpointError::Taken { mountpoint, repository, pid } => failure.hint(format!(
+                "{repository} is mounted there by process {pid}; `esker umount {}` unmounts it",
                 mountpoint.display()
-            )))
+            )),
+            MountpointError::Orphan { mountpoint, .. } => {
+                failure.hint(format!("clean up with `esker umount {}`", mountpoint.display()))
+            }
+            _ => failure,
         }
-        _ => refuse_orphan(mountpoint),
     }
-}
-
-/// Time that a daemon may take to end once its mount is gone. It may have to write objects to a slow disk.
-const ENDING: Duration = Duration::from_secs(10);
-
-/// True if a registered mount was unmounted, by any process, and is gone by now. An automounter unmounts idle mounts,
-/// and a program may trigger it again at that moment.
-fn ends(found: &Registered, mountpoint: &Path) -> Result<bool, Failure> {
-    let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
-    let mounted = line.is_some_and(|line| line.is_ours());
-    Ok(!mounted && found.wait_until_free(ENDING) != Departure::Here)
-}
-
-/// Refuses a mount whose daemon was killed, although the kernel may still answer from its cache.
-fn refuse_orphan(mountpoint: &Path) -> Result<(), Failure> {
-    let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
-    match line {
-        Some(line) if line.is_ours() => {
-            let (place, source) = (mountpoint.display(), line.source_text());
-            Err(Failure::failed(format!(
-                "can't mount on {place}: {source} is still mounted there, without a daemon of yours"
-            ))
-            .hint(format!("clean up with `esker umount {place}`")))
-        }
-        _ => Ok(()),
-    }
-}
-
-pub(super) fn taken(mountpoint: &Path) -> Failure {
-    Failure::failed(format!("{} is mounted already", mountpoint.display()))
 }
