@@ -124,7 +124,7 @@ commands! { args, call;
     Umount(umount::Args) => umount::run(args, call.settings);
     Upgrade(upgrade::Args) => upgrade::run(&args, call.settings);
     Reload(reload::Args) => reload::run(&args, call.settings);
-    Setup(setup::Args) => setup::run(&args, call.settings);
+    #[command(subcommand)] Setup(setup::Command) => args.run(call);
     "Read without a mount":
     Ls(ls::Args) => ls::run(args, call.settings);
     Cat(cat::Args) => cat::run(args, call.settings);

@@ -1,4 +1,4 @@
-//! Imports domains for `esker setup --import`: their servers, CDN and keys.
+//! Imports domains for `esker setup import`: their servers, CDN and keys.
 //!
 //! ```text
 //!   FILE | DIR | URL ─► Tree: files in memory ─► evaluated like a machine's own ─► Unit: a few settings, keys ─► Items

@@ -90,7 +90,7 @@ impl Plan {
             return Ok(plan);
         }
         Err(Failure::failed(format!("these are there already, and not as setup wrote them: {}", foreign.join(", ")))
-            .hint("nothing was changed; move them away, or set up what they do with --side-by-side or another --mount-dir"))
+            .hint("nothing was changed; move them away, or mount elsewhere with `esker setup mount --side-by-side` or --mount-dir"))
     }
 
     /// Creates missing items. Each item is recorded before it is created, so that `--undo` finds it after a

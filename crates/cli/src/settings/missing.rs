@@ -36,7 +36,7 @@ pub(super) fn name_all<T>(parameters: &Parameters, keys: Result<T, Failure>) -> 
     }
     if no_servers || keys.is_err() {
         mends.push(
-            "servers and keys of a domain come with `esker setup --import FILE|DIR|URL`, from its configuration repository, \
+            "servers and keys of a domain come with `esker setup import FILE|DIR|URL`, from its configuration repository, \
              a machine that has them, or its publisher"
                 .to_owned(),
         );

@@ -111,7 +111,7 @@ impl Site {
 
     fn import(&self) {
         let (source, root) = (self.home("config"), self.home("root"));
-        let mut arguments = vec!["setup", "--import", &source, "--yes"];
+        let mut arguments = vec!["setup", "import", &source, "--yes"];
         if self.is_root() {
             arguments.extend(["--root", &root]);
         }
@@ -155,7 +155,7 @@ fn a_stand_in_for_eessi_works_behind_a_proxy() {
         assert!(asked_directly(&site.server).contains(" 403 "), "the server refuses no client");
         let output = site.run("true", &[]);
         let said = words(&output);
-        assert!(!output.status.success() && said.contains("setup --import"), "{said}");
+        assert!(!output.status.success() && said.contains("setup import"), "{said}");
         site.import();
         site.configure("http_proxy = \"DIRECT\"\n");
         let output = site.run("true", &[]);

@@ -379,6 +379,12 @@ fn the_examples_of_help_work() {
         "stat",
         "find",
         "run",
+        "setup mount",
+        "setup replicate",
+        "setup serve",
+        "setup metrics",
+        "setup import",
+        "setup undo",
         "setup",
         "mount",
         "status",
@@ -426,6 +432,8 @@ fn the_examples_of_help_work() {
             "repo" => assert_eq!(example, format!("esker repo create {NAME}")),
             // They need a token, a terminal, or another publisher; `crates/maintain/tests/it/keys.rs` has those.
             "key signer" | "key encrypt" | "key revoke" => assert!(example.contains(NAME), "{example}"),
+            // It needs a source with servers and keys; `importing.rs` has those.
+            "setup import" => assert!(example.starts_with("esker setup import /cvmfs/config."), "{example}"),
             // It needs a machine that is configured, as those of `configuring.rs` are.
             "config check" => assert_eq!(example, format!("esker config check {NAME}")),
             "doctor" => reader.examine(&example),

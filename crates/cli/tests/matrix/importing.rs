@@ -1,4 +1,4 @@
-//! `esker setup --import`: servers and keys of domains, from sources of any kind and origin.
+//! `esker setup import`: servers and keys of domains, from sources of any kind and origin.
 
 use std::fs;
 use std::io::Write;
@@ -120,20 +120,20 @@ fn a_domain_is_imported_used_and_removed() {
             "its servers: CVMFS_SERVER_URL is not set for full.test",
             "its keys: ",
             "its proxies: CVMFS_HTTP_PROXY is not set for full.test",
-            "esker setup --import FILE|DIR|URL",
+            "esker setup import FILE|DIR|URL",
         ] {
             assert!(words(&output).contains(told), "{told} is not in {}", words(&output));
         }
-        site.refused(&["--import", source], "there is no terminal to ask");
-        site.refused(&["--import", source, "--fingerprint", &FINGERPRINT.replace('e', "f")], FINGERPRINT);
-        site.refused(&["--import", source, "--fingerprint", "e715"], "64 hexadecimal digits");
-        let both = ["--import", source, "--fingerprint", FINGERPRINT, "--fingerprint", &"0".repeat(64)];
+        site.refused(&["import", source], "there is no terminal to ask");
+        site.refused(&["import", source, "--fingerprint", &FINGERPRINT.replace('e', "f")], FINGERPRINT);
+        site.refused(&["import", source, "--fingerprint", "e715"], "64 hexadecimal digits");
+        let both = ["import", source, "--fingerprint", FINGERPRINT, "--fingerprint", &"0".repeat(64)];
         site.refused(&both, "no key has the fingerprint 0000");
-        let told = site.setup(&["--import", source, "--dry-run"]);
+        let told = site.setup(&["import", source, "--dry-run"]);
         assert!(told.status.success() && words(&told).contains("would write"), "{}", words(&told));
         assert_eq!(site.changed(), Vec::<PathBuf>::new());
 
-        let output = site.setup(&["--import", source, "--fingerprint", FINGERPRINT]);
+        let output = site.setup(&["import", source, "--fingerprint", FINGERPRINT]);
         assert!(output.status.success(), "{}", words(&output));
         let said = words(&output);
         for told in [
@@ -145,7 +145,7 @@ fn a_domain_is_imported_used_and_removed() {
         ] {
             assert!(said.contains(told), "{told} is not in {said}");
         }
-        let again = site.setup(&["--import", source]);
+        let again = site.setup(&["import", source]);
         assert!(again.status.success() && words(&again).contains("there already"), "{}", words(&again));
 
         let output = site.ls();
@@ -157,7 +157,7 @@ fn a_domain_is_imported_used_and_removed() {
         let output = site.ls();
         assert!(output.status.success() && !output.stdout.is_empty(), "{}", words(&output));
 
-        let output = site.setup(&["--undo"]);
+        let output = site.setup(&["undo"]);
         assert!(output.status.success(), "{}", words(&output));
         assert_eq!(site.changed(), [own], "{}", words(&output));
     }
@@ -192,13 +192,13 @@ fn sources_of_every_kind_have_the_same_result() {
     let mut all = Vec::new();
     for case in &cases {
         let arguments: Vec<_> =
-            ["--import"].into_iter().chain(case.iter().map(String::as_str)).chain(["--yes"]).collect();
+            ["import"].into_iter().chain(case.iter().map(String::as_str)).chain(["--yes"]).collect();
         let output = site.setup(&arguments);
         assert!(output.status.success(), "{case:?}: {}", words(&output));
         let text = fs::read_to_string(site.own().join("domain.d/test.toml")).expect("the domain");
         let rest: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
         all.push((rest, fs::read_dir(site.own().join("keys/test")).expect("keys").count()));
-        let output = site.setup(&["--undo"]);
+        let output = site.setup(&["undo"]);
         assert!(output.status.success(), "{}", words(&output));
     }
     assert!(all.iter().all(|one| *one == all[0] && one.1 == 1), "{all:#?}");
@@ -214,7 +214,7 @@ fn hostile_sources_change_nothing() {
         path.to_str().expect("UTF-8").to_owned()
     };
     let refused =
-        |source: &str, told: &str| site.refused(&["--import", source, "--yes", "--patience", "2"], told);
+        |source: &str, told: &str| site.refused(&["import", source, "--yes", "--patience", "2"], told);
     let packed = |name: &str, kind: tar::EntryType, text: &[u8]| {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(kind);
@@ -264,7 +264,7 @@ fn hostile_sources_change_nothing() {
         site.put("etc/cvmfs/domain.d/test.conf", text);
         refused(source, told);
     }
-    let output = site.setup(&["--import", source, "elsewhere.org", "--yes"]);
+    let output = site.setup(&["import", source, "elsewhere.org", "--yes"]);
     assert!(words(&output).contains("has nothing for elsewhere.org; it has test"), "{}", words(&output));
 }
 
@@ -290,7 +290,7 @@ fn hostile_servers_change_nothing() {
         ("e.tar", "404"),
         ("f.tar?x=1", "not a plain URL"),
     ] {
-        site.refused(&["--import", &mirror.url(name), "--yes", "--patience", "1"], told);
+        site.refused(&["import", &mirror.url(name), "--yes", "--patience", "1"], told);
     }
     faults.iter().for_each(esker_testkit::mirror::Rule::assert_hit);
 }
@@ -302,7 +302,7 @@ fn setup_asks_on_a_terminal() {
     let ask = |answer: &str| {
         // script(1) makes a terminal for the call.
         let mut script = site.world.esker(&[]);
-        let line = format!("{} setup --import {}", site.world.program().display(), site.source.display());
+        let line = format!("{} setup import {}", site.world.program().display(), site.source.display());
         let mut command = site.world.person.command("script");
         command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).env_clear();
         for (name, value) in script.env("SHELL", "/bin/sh").env_remove("ESKER_CONFIG_ROOT").get_envs() {

@@ -40,7 +40,7 @@ fn a_repository_appears_at_first_access() {
     let world = TestEnv::new(myself, fixture::RMD);
     let said = Machine::new(&world).run(&format!(
         r#"
-        "$ESKER" setup >/dev/null
+        "$ESKER" setup mount >/dev/null
         {MAP}
         MOUNTS=/cvmfs
         {AUTOMOUNT}
@@ -65,7 +65,7 @@ fn a_repository_appears_at_first_access() {
         grep -c -e " /cvmfs/$NAME " -e " /cvmfs autofs" /proc/mounts || :
         trap - EXIT
         # The map was changed, so it stays and is named; the rest is gone.
-        "$ESKER" setup --undo 2>&1 | grep -c "/etc/auto.esker is left: it was changed"
+        "$ESKER" setup undo 2>&1 | grep -c "/etc/auto.esker is left: it was changed"
         ls /etc/auto.master.d/esker.autofs /sbin/mount.esker /sbin/mount.cvmfs 2>/dev/null || echo undone
         "#
     ));
@@ -99,7 +99,7 @@ fn a_configuration_for_cernvm_fs_is_enough() {
         let said = Machine::new(&world).run(&format!(
             r#"
             {SITE}
-            "$ESKER" setup >/dev/null
+            "$ESKER" setup mount >/dev/null
             {map}
             MOUNTS=/cvmfs
             {AUTOMOUNT}
@@ -163,7 +163,7 @@ fn the_configuration_repository_is_mounted_first() {
     let said = machine.run(&format!(
         r#"
         {CONFIG_REPOSITORY}
-        "$ESKER" setup >/dev/null
+        "$ESKER" setup mount >/dev/null
         MOUNTS=/cvmfs
         {AUTOMOUNT}
         stat -c %n "/cvmfs/$NAME/."
@@ -194,8 +194,8 @@ fn both_clients_can_be_set_up_beside_each_other() {
         chmod 755 /etc/auto.cvmfs
         state() {{ find /etc/cvmfs /etc/auto.cvmfs /etc/auto.master.d/cvmfs.autofs -type f -exec sha256sum {{}} + | sort; }}
         state >/run/before
-        "$ESKER" setup 2>&1 | grep -c "CernVM-FS is installed here" || :
-        "$ESKER" setup --side-by-side >/dev/null
+        "$ESKER" setup mount 2>&1 | grep -c "CernVM-FS is installed here" || :
+        "$ESKER" setup mount --side-by-side >/dev/null
         [ ! -e /sbin/mount.cvmfs ] || echo "its helper was replaced"
         MOUNTS=/esker
         {AUTOMOUNT}
@@ -209,7 +209,7 @@ fn both_clients_can_be_set_up_beside_each_other() {
         kill -TERM $automount
         wait $automount
         trap - EXIT
-        "$ESKER" setup --undo >/dev/null
+        "$ESKER" setup undo >/dev/null
         state | cmp - /run/before && echo untouched
         ls /etc/auto.esker /etc/auto.master.d/esker.autofs /sbin/mount.esker 2>/dev/null || echo undone
         "#
@@ -223,7 +223,7 @@ fn both_clients_can_be_set_up_beside_each_other() {
 #[test]
 fn the_program_map_resolves_names() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
-    let output = staged(&world, &[]);
+    let output = staged(&world, &["mount"]);
     assert!(output.status.success(), "{}", words(&output));
     let answer = |key: &str| {
         let mut map = world.person.command("/bin/sh");
@@ -244,8 +244,8 @@ fn the_program_map_resolves_names() {
 /// Runs `esker setup` on a folder that stands for a machine; no rights are needed for that.
 fn staged(world: &TestEnv, arguments: &[&str]) -> std::process::Output {
     let stage = world.path("home/stage");
-    let mut command = world.esker(&["setup", "--root"]);
-    command.arg(stage).args(arguments);
+    let mut command = world.esker(&["setup"]);
+    command.args(arguments).arg("--root").arg(stage);
     command.output().expect("running esker")
 }
 
@@ -254,7 +254,8 @@ fn staged(world: &TestEnv, arguments: &[&str]) -> std::process::Output {
 fn systemd_accepts_the_written_units() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::RMD);
-        let output = staged(&world, &["--with", "systemd", "sw-dev.example.org", "--program", "/bin/true"]);
+        let output =
+            staged(&world, &["mount", "--with", "systemd", "sw-dev.example.org", "--program", "/bin/true"]);
         assert!(output.status.success(), "{}", words(&output));
         let folder = world.path("home/stage/etc/systemd/system");
         for kind in ["mount", "automount"] {
@@ -266,7 +267,7 @@ fn systemd_accepts_the_written_units() {
         let link = folder.join(r"multi-user.target.wants/cvmfs-sw\x2ddev.example.org.automount");
         let target = person.does(|| std::fs::read_link(link)).expect("a link");
         assert!(target.starts_with("/etc/systemd/system"), "{target:?}");
-        let output = staged(&world, &["--undo"]);
+        let output = staged(&world, &["undo"]);
         assert!(output.status.success(), "{}", words(&output));
         let left = person.does(|| std::fs::read_dir(world.path("home/stage")).map(Iterator::count));
         assert_eq!(left.expect("a folder"), 0, "{}", words(&output));
@@ -277,19 +278,19 @@ fn systemd_accepts_the_written_units() {
 fn wrong_calls_of_setup_change_nothing() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let cases: [(&[&str], &str); 6] = [
-        (&["--with", "systemd"], "which repositories"),
-        (&["--with", "autofs", "a.test"], "not only a.test"),
-        (&["--with", "fstab", "a b"], "a b"),
-        (&["--mount-dir", "cvmfs"], "absolute"),
-        (&["--mount-dir", "/a b"], "absolute"),
-        (&["--with", "nonsense"], "nonsense"),
+        (&["mount", "--with", "systemd"], "which repositories"),
+        (&["mount", "--with", "autofs", "a.test"], "not only a.test"),
+        (&["mount", "--with", "fstab", "a b"], "a b"),
+        (&["mount", "--mount-dir", "cvmfs"], "absolute"),
+        (&["mount", "--mount-dir", "/a b"], "absolute"),
+        (&["mount", "--with", "nonsense"], "nonsense"),
     ];
     for (arguments, named) in cases {
         let output = staged(&world, arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", words(&output));
         assert!(String::from_utf8_lossy(&output.stderr).contains(named), "{}", words(&output));
     }
-    let told = staged(&world, &["--with", "fstab", "a.test", "--dry-run"]);
+    let told = staged(&world, &["mount", "--with", "fstab", "a.test", "--dry-run"]);
     assert!(told.status.success(), "{}", words(&told));
     assert!(
         String::from_utf8_lossy(&told.stdout).contains("would add to /etc/fstab: a.test /cvmfs/a.test esker")

@@ -98,7 +98,7 @@ fn systemd_mounts_a_repository_at_first_use() {
         cp "$KEY" "/etc/cvmfs/keys/$NAME.pub"
         echo CVMFS_HTTP_PROXY=DIRECT >/etc/cvmfs/default.local
         echo "CVMFS_SERVER_URL=$URL" >"/etc/cvmfs/config.d/$NAME.conf"
-        "$ESKER" setup --with systemd "$NAME"
+        "$ESKER" setup mount --with systemd "$NAME"
         {SYSTEMD}
         "#
     ));

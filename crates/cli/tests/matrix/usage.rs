@@ -394,7 +394,7 @@ fn messages_name_a_path_once() {
             &["config", "check", thing],
             &["config", "show", thing],
             &["profile", "show", thing],
-            &["setup", "--import", thing],
+            &["setup", "import", thing],
             &["compare", thing, &tree],
             &["publish", "own.test", thing, "--storage", &storage, "--keys", &keys],
             &["publish", "own.test", &tree, "--storage", thing, "--keys", &keys],

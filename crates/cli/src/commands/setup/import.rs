@@ -1,30 +1,49 @@
-//! `esker setup --import`: shows the keys to be trusted, asks for consent, and writes the files.
+//! `esker setup import`: shows the keys to be trusted, asks for consent, and writes the files.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
+use super::MachineArgs;
 use crate::error::{Failure, warn};
 use crate::machine::import::{self, Import, Scope, Unit};
-use crate::machine::setup::{Machine, Plan};
+use crate::machine::setup::Plan;
 use crate::output::{Output, parse_duration, tell};
 use crate::settings::Settings;
 
-/// The user's consent to keys.
+/// Imports domains: adds the servers and public keys of their repositories, for all users as root, for this user otherwise.
+///
+/// Shows the keys and asks for confirmation; without a terminal, --yes or --fingerprint is required.
+///
+/// Example: esker setup import /cvmfs/config.example.org example.org
 #[derive(clap::Args, Debug)]
-pub(super) struct Consent {
-    /// Trust the keys that --import finds without confirmation
-    #[arg(long, requires = "import")]
+pub(crate) struct Args {
+    /// File, folder, archive or URL that has servers and keys of domains
+    #[arg(value_name = "FILE|DIR|URL")]
+    source: String,
+
+    /// Domains and repositories to import [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
+    /// Trust the keys that are found without confirmation
+    #[arg(long)]
     yes: bool,
 
-    /// With --import: SHA-256 of a trusted key in DER form; each found key must be listed
-    #[arg(long, value_name = "SHA256", requires = "import", value_parser = fingerprint)]
+    /// SHA-256 of a trusted key in DER form; each found key must be listed
+    #[arg(long, value_name = "SHA256", value_parser = fingerprint)]
     fingerprint: Vec<String>,
 
     /// Time to wait for a server
     #[arg(long, hide = true, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     patience: Duration,
+
+    #[command(flatten)]
+    machine: MachineArgs,
 }
+
+/// Folder of the machine's own settings.
+const OWN_CONFIG: &str = "/etc/esker";
 
 fn fingerprint(text: &str) -> Result<String, String> {
     let text = text.strip_prefix("SHA256:").unwrap_or(text);
@@ -35,26 +54,21 @@ fn fingerprint(text: &str) -> Result<String, String> {
     Err("a fingerprint has 64 hexadecimal digits".into())
 }
 
-/// Units to import, and the options.
-pub(super) struct Given<'a> {
-    pub(super) source: &'a str,
-    pub(super) names: &'a [String],
-    pub(super) consent: &'a Consent,
-    pub(super) dry_run: bool,
-}
-
-/// Destination of the import.
-pub(super) struct Target<'a> {
-    pub(super) machine: &'a Machine,
-    pub(super) folder: &'a Path,
-}
-
-pub(super) fn run(given: &Given<'_>, target: &Target<'_>, settings: &Settings) -> Result<(), Failure> {
-    let Given { source, names, consent, dry_run } = *given;
-    let tree = import::read(source, names, settings, consent.patience)?;
-    let import = Import::new(tree, names, settings)?;
-    let items = import.units.iter().flat_map(|unit| unit.items(target.folder, source)).collect();
-    let plan = Plan::new(target.machine, items)?;
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let (machine, folder) = match args.machine.own(settings) {
+        Some(own) => {
+            let folder = settings.own_config.clone().ok_or_else(|| {
+                Failure::usage("there is no folder for your configuration: HOME is not set")
+                    .hint("set HOME, or use --root DIR")
+            })?;
+            (own, folder)
+        }
+        None => (args.machine.machine()?, OWN_CONFIG.into()),
+    };
+    let tree = import::read(&args.source, &args.names, settings, args.patience)?;
+    let import = Import::new(tree, &args.names, settings)?;
+    let items = import.units.iter().flat_map(|unit| unit.items(&folder, &args.source)).collect();
+    let plan = Plan::new(&machine, items)?;
     let mut out = Output::new();
     for remark in &import.remarks {
         warn(Some(remark));
@@ -68,14 +82,14 @@ pub(super) fn run(given: &Given<'_>, target: &Target<'_>, settings: &Settings) -
     for item in &plan.missing {
         out.line(format!("would {}", item.words()))?;
     }
-    if dry_run || plan.missing.is_empty() {
+    if args.machine.dry_run || plan.missing.is_empty() {
         return out.finish();
     }
     out.flush()?;
-    agreed(&import.units, consent)?;
-    plan.apply(target.machine)?;
-    out.line("done; `esker setup --undo` takes it back")?;
-    for step in next_steps(&import.units, target) {
+    agreed(&import.units, args)?;
+    plan.apply(&machine)?;
+    out.line("done; `esker setup undo` takes it back")?;
+    for step in next_steps(&import.units, &folder) {
         out.line(format!("next: {step}"))?;
     }
     out.finish()
@@ -100,24 +114,24 @@ fn show(unit: &Unit, out: &mut Output) -> Result<(), Failure> {
 }
 
 /// Returns an error unless the user trusts the keys.
-fn agreed(units: &[Unit], consent: &Consent) -> Result<(), Failure> {
+fn agreed(units: &[Unit], args: &Args) -> Result<(), Failure> {
     let mut found: Vec<&str> =
         units.iter().flat_map(|unit| &unit.keys).map(|found| found.key.fingerprint.as_str()).collect();
     found.sort_unstable();
     found.dedup();
-    if !consent.fingerprint.is_empty() {
-        let said = |key: &str| consent.fingerprint.iter().any(|said| said == key);
+    if !args.fingerprint.is_empty() {
+        let said = |key: &str| args.fingerprint.iter().any(|said| said == key);
         if let Some(unsaid) = found.iter().find(|key| !said(key)) {
             return Err(Failure::usage(format!("the key {unsaid} is not one that --fingerprint names"))
                 .hint("nothing was changed; ask the publisher of the repositories which keys are theirs"));
         }
-        if let Some(missing) = consent.fingerprint.iter().find(|said| !found.contains(&said.as_str())) {
+        if let Some(missing) = args.fingerprint.iter().find(|said| !found.contains(&said.as_str())) {
             return Err(Failure::usage(format!("no key has the fingerprint {missing}"))
                 .hint("nothing was changed; ask the publisher of the repositories which keys are theirs"));
         }
         return Ok(());
     }
-    if consent.yes {
+    if args.yes {
         return Ok(());
     }
     let compare = "compare the fingerprints with those that the publisher of the repositories gives, then use --fingerprint SHA256 for each key, or --yes";
@@ -140,12 +154,12 @@ fn count(keys: usize) -> String {
     if keys == 1 { "this key".into() } else { format!("these {keys} keys") }
 }
 
-fn next_steps(units: &[Unit], target: &Target<'_>) -> Vec<String> {
+fn next_steps(units: &[Unit], folder: &Path) -> Vec<String> {
     let mut steps = Vec::new();
     if units.iter().any(|unit| unit.wants_proxy) {
         steps.push(format!(
             "set the route to the servers in {}: `http_proxy = \"http://PROXY:3128\"`, or \"DIRECT\" where there is no proxy",
-            target.folder.join("esker.toml").display()
+            folder.join("esker.toml").display()
         ));
     }
     let example = units.first().map(|unit| match &unit.scope {

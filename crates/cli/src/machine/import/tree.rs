@@ -126,7 +126,7 @@ impl Tree {
             let kind = if kind == "toml" { "toml" } else { "conf" };
             let name = name.unwrap_or_else(|| text(path.file_stem()));
             check_name(&name)
-                .map_err(|failure| failure.hint("give its domain: `esker setup --import FILE DOMAIN`"))?;
+                .map_err(|failure| failure.hint("give its domain: `esker setup import FILE DOMAIN`"))?;
             if bytes.len() as u64 > FILE_MAX {
                 return Err(Failure::usage(format!("{source} has more than {FILE_MAX} bytes")));
             }

@@ -13,18 +13,10 @@ pub(crate) enum With {
     Systemd,
     /// /etc/fstab: mounts at boot
     Fstab,
-    /// systemd: keeps replicas up to date, as the server announces revisions
-    ReplicaFollow,
-    /// systemd: keeps replicas up to date, by a timer each ten minutes
-    ReplicaTimer,
-    /// systemd: serves the metrics of all mounts at 127.0.0.1:9868
-    Metrics,
-    /// systemd: serves folders and object storage, from the first request on
-    Serve,
 }
 
 /// First line of all files that setup writes, after the comment mark.
-pub(crate) const OURS: &str = "Written by `esker setup`; `esker setup --undo` takes it back.";
+pub(crate) const OURS: &str = "Written by `esker setup`; `esker setup undo` takes it back.";
 
 /// Path of the automounter's program map.
 pub(crate) const MAP: &str = "/etc/auto.esker";
@@ -56,15 +48,28 @@ pub(crate) fn autofs(mount_dir: &Path) -> Vec<Item> {
     ]
 }
 
+/// Returns a unit of systemd.
+pub(super) fn unit(name: &str, text: &str) -> Item {
+    Item::File { path: unit_file(name), text: format!("# {OURS}\n{text}").into(), mode: 0o644 }
+}
+
+/// Returns the link by which a target wants a unit.
+pub(super) fn enabled(target: &str, name: &str) -> Item {
+    let path = unit_file(&format!("{target}.target.wants/{name}"));
+    Item::Link { path, target: unit_file(name) }
+}
+
+fn unit_file(name: &str) -> PathBuf {
+    Path::new("/etc/systemd/system").join(name)
+}
+
 /// Returns a mount unit and an automount unit, which is enabled.
 pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
     let place = mount_dir.join(name);
-    let unit = unit_name(&place);
-    let folder = Path::new("/etc/systemd/system");
-    let automount = folder.join(format!("{unit}.automount"));
+    let name_of_units = unit_name(&place);
+    let automount = format!("{name_of_units}.automount");
     let mount_text = format!(
-        "# {OURS}\n\
-         [Unit]\n\
+        "[Unit]\n\
          Description={name} with Esker\n\
          Wants=network-online.target\n\
          After=network-online.target\n\
@@ -78,8 +83,7 @@ pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
         place = place.display()
     );
     let automount_text = format!(
-        "# {OURS}\n\
-         [Unit]\n\
+        "[Unit]\n\
          Description={name} with Esker, mounted at first access\n\
          \n\
          [Automount]\n\
@@ -89,38 +93,28 @@ pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
          WantedBy=multi-user.target\n",
         place = place.display()
     );
-    let file = |path: PathBuf, text: String| Item::File { path, text: text.into(), mode: 0o644 };
     vec![
         Item::Folder(place.clone()),
-        file(folder.join(format!("{unit}.mount")), mount_text),
-        file(automount.clone(), automount_text),
-        Item::Link {
-            path: folder.join(format!("multi-user.target.wants/{unit}.automount")),
-            target: automount,
-        },
+        unit(&format!("{name_of_units}.mount"), &mount_text),
+        unit(&automount, &automount_text),
+        enabled("multi-user", &automount),
     ]
 }
 
 /// Returns the socket for metrics, enabled, and the service that answers it from the first request on.
 pub(crate) fn metrics(program: &Path) -> Vec<Item> {
-    let folder = Path::new("/etc/systemd/system");
-    let socket = folder.join("esker-metrics.socket");
-    let socket_text = format!(
-        "# {OURS}\n\
-         [Unit]\n\
+    let socket = "[Unit]\n\
          Description=Metrics of Esker's mounts\n\
          \n\
          [Socket]\n\
          ListenStream=127.0.0.1:9868\n\
          \n\
          [Install]\n\
-         WantedBy=sockets.target\n"
-    );
+         WantedBy=sockets.target\n";
     // One process reads control sockets of all users as root, the other one becomes a user of its own. Users without a login
     // have theirs below /tmp.
-    let service_text = format!(
-        "# {OURS}\n\
-         [Unit]\n\
+    let service = format!(
+        "[Unit]\n\
          Description=Metrics of Esker's mounts\n\
          Requires=esker-metrics.socket\n\
          \n\
@@ -138,18 +132,15 @@ pub(crate) fn metrics(program: &Path) -> Vec<Item> {
          MemoryMax=256M\n",
         program = program.display()
     );
-    let file = |path: PathBuf, text: String| Item::File { path, text: text.into(), mode: 0o644 };
     vec![
-        file(folder.join("esker-metrics.service"), service_text),
-        file(socket.clone(), socket_text),
-        Item::Link { path: folder.join("sockets.target.wants/esker-metrics.socket"), target: socket },
+        unit("esker-metrics.service", &service),
+        unit("esker-metrics.socket", socket),
+        enabled("sockets", "esker-metrics.socket"),
     ]
 }
 
 /// Returns the service that keeps a replica up to date, enabled; with a timer it runs each ten minutes.
 pub(crate) fn replica(program: &Path, name: &str, follows: bool) -> Vec<Item> {
-    let folder = Path::new("/etc/systemd/system");
-    let unit = replica_unit(name, false);
     let program = program.display();
     let (kind, options, install) = match follows {
         true => (
@@ -160,8 +151,7 @@ pub(crate) fn replica(program: &Path, name: &str, follows: bool) -> Vec<Item> {
         false => ("Type=oneshot", "", ""),
     };
     let service = format!(
-        "# {OURS}\n\
-         [Unit]\n\
+        "[Unit]\n\
          Description=Replica of {name}\n\
          Wants=network-online.target\n\
          After=network-online.target\n\
@@ -175,15 +165,12 @@ pub(crate) fn replica(program: &Path, name: &str, follows: bool) -> Vec<Item> {
          ProtectHome=read-only\n\
          {install}"
     );
-    let file = |path: PathBuf, text: String| Item::File { path, text: text.into(), mode: 0o644 };
-    let mut items = vec![file(folder.join(&unit), service)];
-    let (enabled, target) = match follows {
-        true => ("multi-user.target.wants", folder.join(&unit)),
+    let mut items = vec![unit(&replica_unit(name, false), &service)];
+    let wanted_by = match follows {
+        true => "multi-user",
         false => {
-            let timer = folder.join(replica_unit(name, true));
             let text = format!(
-                "# {OURS}\n\
-                 [Unit]\n\
+                "[Unit]\n\
                  Description=Replica of {name}, each ten minutes\n\
                  \n\
                  [Timer]\n\
@@ -194,12 +181,11 @@ pub(crate) fn replica(program: &Path, name: &str, follows: bool) -> Vec<Item> {
                  [Install]\n\
                  WantedBy=timers.target\n"
             );
-            items.push(file(timer.clone(), text));
-            ("timers.target.wants", timer)
+            items.push(unit(&replica_unit(name, true), &text));
+            "timers"
         }
     };
-    let link = folder.join(enabled).join(target.file_name().unwrap_or_default());
-    items.push(Item::Link { path: link, target });
+    items.push(enabled(wanted_by, &replica_unit(name, !follows)));
     items
 }
 

@@ -1,9 +1,9 @@
 //! Units of a server that systemd starts at the first request.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Item;
-use super::content::OURS;
+use super::content::{enabled, unit};
 
 /// Name of the units.
 const UNIT: &str = "esker-serve";
@@ -14,8 +14,7 @@ const PORT: u16 = 8000;
 
 /// Returns a socket, which is enabled, and the service behind it. Places in object storage have a cache folder.
 pub(crate) fn units(program: &Path, places: &[String]) -> Vec<Item> {
-    let folder = Path::new("/etc/systemd/system");
-    let socket = folder.join(format!("{UNIT}.socket"));
+    let socket = socket();
     let is_stored = places.iter().any(|place| place.contains("://"));
     let (cache, directory) = match is_stored {
         true => (" --cache ${CACHE_DIRECTORY}", format!("CacheDirectory={UNIT}\nCacheDirectoryMode=0700\n")),
@@ -23,8 +22,7 @@ pub(crate) fn units(program: &Path, places: &[String]) -> Vec<Item> {
     };
     let (program, places) = (program.display(), places.join(" "));
     let service = format!(
-        "# {OURS}\n\
-         [Unit]\n\
+        "[Unit]\n\
          Description=Repositories over HTTP with Esker\n\
          Documentation=man:esker-serve(1)\n\
          Requires={UNIT}.socket\n\
@@ -64,8 +62,7 @@ pub(crate) fn units(program: &Path, places: &[String]) -> Vec<Item> {
          SystemCallErrorNumber=EPERM\n"
     );
     let listening = format!(
-        "# {OURS}\n\
-         [Unit]\n\
+        "[Unit]\n\
          Description=Address of repositories over HTTP with Esker\n\
          \n\
          [Socket]\n\
@@ -76,17 +73,12 @@ pub(crate) fn units(program: &Path, places: &[String]) -> Vec<Item> {
          [Install]\n\
          WantedBy=sockets.target\n"
     );
-    let file = |path: PathBuf, text: String| Item::File { path, text: text.into(), mode: 0o644 };
-    vec![
-        file(folder.join(format!("{UNIT}.service")), service),
-        file(socket.clone(), listening),
-        Item::Link { path: folder.join(format!("sockets.target.wants/{UNIT}.socket")), target: socket },
-    ]
+    vec![unit(&format!("{UNIT}.service"), &service), unit(&socket, &listening), enabled("sockets", &socket)]
 }
 
-/// Returns the command that starts the server.
-pub(crate) fn start() -> String {
-    format!("systemctl daemon-reload && systemctl start {UNIT}.socket")
+/// Returns the name of the socket.
+pub(crate) fn socket() -> String {
+    format!("{UNIT}.socket")
 }
 
 #[cfg(test)]
