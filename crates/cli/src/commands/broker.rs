@@ -50,8 +50,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE|DIR")]
     ca: Vec<PathBuf>,
 
-    /// Address, network or host name that the broker may connect to; `any` stands for all but this node's and link-local
-    /// ones
+    /// Destination of the broker's connections; `any` leaves out this node and link-local addresses
     #[arg(long, value_name = "any|ADDRESS|NETWORK|NAME", default_value = "any")]
     connect: Vec<DestinationRule>,
 

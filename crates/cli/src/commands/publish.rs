@@ -8,9 +8,8 @@ use crate::settings::Settings;
 
 /// Publishes a folder: makes a repository, or a directory of it, equal to the folder.
 ///
-/// The folder is compared with the newest revision at the start of the command. Changes that other publishers publish
-/// after that stay, also in the directory that becomes equal to the folder. If another publisher changed the same
-/// path, this command fails and names the path.
+/// Compares the folder with the newest revision. Changes that are published meanwhile stay. If one is of the same path,
+/// the command fails and names the path.
 ///
 /// Example: esker publish sw.example.org /build/software --to /software
 #[derive(clap::Args, Debug)]

@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, requires = "pid")]
     duration: Option<Duration>,
 
-    /// Make the kernel look up every name again, so that files in its cache are named, too
+    /// Trace names in the kernel's cache, too: it looks every name up again
     #[arg(long)]
     every_name: bool,
 

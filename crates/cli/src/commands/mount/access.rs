@@ -2,6 +2,7 @@ use esker_kernel_mount::Label;
 use esker_node::status::Presentation;
 
 use crate::error::Failure;
+use crate::output::choice;
 
 /// Options for access to a mount and for its labels.
 #[derive(clap::Args, Debug)]
@@ -27,22 +28,17 @@ pub(super) struct AccessArgs {
     #[arg(long, value_name = "CONTEXT", hide = true)]
     rootcontext: Option<String>,
 
-    /// Kernel file system to present images and fixed revisions of root through [default: erofs for images, from Linux
-    /// 6.15; overlay for revisions; fuse for other users]
-    #[arg(long, value_name = "FILE SYSTEM", value_enum, help_heading = "Access")]
-    show_with: Option<FileSystem>,
+    /// Kernel file system that presents the mount [default for root: erofs for images, overlay for fixed revisions]
+    #[arg(long, value_name = "FILE SYSTEM", value_parser = choice(FILE_SYSTEMS), help_heading = "Access")]
+    show_with: Option<Presentation>,
 
     /// Source that `mount` and `df` show [default: the URL]
     #[arg(long, value_name = "TEXT", hide = true)]
     pub(super) source: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum FileSystem {
-    Erofs,
-    Overlay,
-    Fuse,
-}
+const FILE_SYSTEMS: &[(&str, Presentation)] =
+    &[("erofs", Presentation::Erofs), ("overlay", Presentation::Overlay), ("fuse", Presentation::Fuse)];
 
 impl AccessArgs {
     /// Returns the labels for SELinux.
@@ -71,9 +67,7 @@ impl AccessArgs {
             // The labels belong to the FUSE mount, which a file system above it would hide.
             None if labelled => Presentation::Fuse,
             None => usual,
-            Some(FileSystem::Erofs) => Presentation::Erofs,
-            Some(FileSystem::Overlay) => Presentation::Overlay,
-            Some(FileSystem::Fuse) => Presentation::Fuse,
+            Some(named) => named,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::trees::revision_source::RevisionArgs;
 
 /// Lists the catalogs of a revision with their sizes and numbers of entries.
 ///
-/// Reads all of them. Entries below a catalog are those of its nested catalogs, down to the last.
+/// Reads every catalog. The entries below a catalog are those of all catalogs nested in it.
 ///
 /// Example: esker repo catalogs sw.example.org --path /gcc
 #[derive(clap::Args, Debug)]

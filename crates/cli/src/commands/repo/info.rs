@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Describes a repository: head, signatures, whitelist, tags, settings and keys.
 ///
-/// For a part that can't be read the reason is shown; the other parts follow, and the exit code is 0.
+/// A part that can't be read is shown with the reason. The exit code is 0 nevertheless.
 ///
 /// Example: esker repo info sw.example.org
 #[derive(clap::Args, Debug)]
