@@ -17,8 +17,6 @@ mod storage;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_format::manifest;
@@ -27,7 +25,7 @@ use esker_format::time::UnixTime;
 use esker_maintain::remembered_spool;
 use esker_publish::{Filter, Progress, PublishError, PublishOptions, Report, Shrink, TagRequest};
 use esker_repository::{KeyFolder, RememberedStorage, ReplicaState, Repository, RepositoryError};
-use esker_run::{give_signals_back, take_signals};
+use esker_run::give_signals_back;
 
 use crate::error::{Context, Failure, Kind, warn};
 use crate::process::limits::JobsArgs;
@@ -431,17 +429,4 @@ impl<S: SourceOptions> HowArgs<S> {
 pub(crate) fn now() -> UnixTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixTime(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
-}
-
-/// Returns a flag that a signal sets; the command then ends at the next safe point.
-pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let set = stop.clone();
-    let received = move |_| {
-        set.store(true, Ordering::Relaxed);
-        esker_store::interrupt();
-    };
-    take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], received)
-        .context(Kind::Failed, "can't handle signals")?;
-    Ok(stop)
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::error::{Failure, Kind, of_store};
 use crate::output::{JsonArray, Output, parse_size, show, size};
 use crate::progress::ProgressMeter;
-use crate::publisher::stop_on_signals;
+use crate::publisher::Interrupt;
 use crate::settings::Settings;
 use crate::settings::address::split_path;
 use crate::settings::args::RepositoryArgs;
@@ -344,7 +344,7 @@ fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
         progress: CheckProgress,
         damaged: Vec<DamagedRow>,
     }
-    let stop = stop_on_signals()?;
+    let stop = Interrupt::on_signals()?.flag();
     let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
     let mut meter = ProgressMeter::new(args.quiet);
     let mut checked = Checked { progress: CheckProgress::default(), damaged: Vec::new() };

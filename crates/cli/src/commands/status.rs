@@ -206,42 +206,40 @@ fn print_mount(
     settings: &Settings,
     user: Option<u32>,
 ) -> Result<(), Failure> {
-    match mount {
-        Mount::Serving(status) => print_status(out, status),
+    let (head, from, text) = match mount {
+        Mount::Serving(status) => return print_status(out, status),
         Mount::Shared { mountpoint, repository, revision } => {
             let revision = revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();
-            out.line(out.bold(&format!("{mountpoint} — {repository}{revision}")))
+            return out.line(out.bold(&format!("{mountpoint} — {repository}{revision}")));
         }
-        Mount::Silent { mountpoint, repository, url, pid, reason } => {
-            let head = format!("{mountpoint} — {repository}");
-            out.line(out.bold(&head))?;
-            out.line(format!("  from      {url}"))?;
-            let text = format!("the daemon (process {pid}) does not answer: {reason}");
-            out.line(format!("  {}", out.warning(&text)))
-        }
-        Mount::Unregistered { mountpoint, source } => {
-            out.line(out.bold(mountpoint))?;
-            out.line(format!("  from      {source}"))?;
-            if user.is_some() {
-                let text = "its daemon isn't registered in that user's runtime folder";
-                return out.line(format!("  {}", out.warning(text)));
-            }
-            let place = settings.runtime.display();
-            let text = format!(
-                "its daemon isn't known in {place}, as if a session with another \
-                $XDG_RUNTIME_DIR had mounted it, or one that is over; `esker umount {mountpoint}` works all the same"
-            );
-            out.line(format!("  {}", out.warning(&text)))
-        }
-        Mount::Dead { mountpoint, repository, url, pid } => {
-            let head = format!("{mountpoint} — {repository}");
-            out.line(out.bold(&head))?;
-            out.line(format!("  from      {url}"))?;
-            let text =
-                format!("the daemon (process {pid}) was killed; clean up with `esker umount {mountpoint}`");
-            out.line(format!("  {}", out.warning(&text)))
-        }
-    }
+        Mount::Silent { mountpoint, repository, url, pid, reason } => (
+            format!("{mountpoint} — {repository}"),
+            url,
+            format!("the daemon (process {pid}) does not answer: {reason}"),
+        ),
+        Mount::Unregistered { mountpoint, source } if user.is_some() => (
+            mountpoint.clone(),
+            source,
+            "its daemon isn't registered in that user's runtime folder".to_owned(),
+        ),
+        Mount::Unregistered { mountpoint, source } => (
+            mountpoint.clone(),
+            source,
+            format!(
+                "its daemon isn't known in {}, as if a session with another $XDG_RUNTIME_DIR had mounted it, or one that is \
+                 over; `esker umount {mountpoint}` works all the same",
+                settings.runtime.display()
+            ),
+        ),
+        Mount::Dead { mountpoint, repository, url, pid } => (
+            format!("{mountpoint} — {repository}"),
+            url,
+            format!("the daemon (process {pid}) was killed; clean up with `esker umount {mountpoint}`"),
+        ),
+    };
+    out.line(out.bold(&head))?;
+    out.line(format!("  from      {from}"))?;
+    out.line(format!("  {}", out.warning(&text)))
 }
 
 fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {

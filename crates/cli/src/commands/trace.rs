@@ -31,6 +31,7 @@ use crate::output::{Output, parse_duration, tell};
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 
+pub(crate) use self::collected::full_path;
 pub(crate) use self::table::time;
 
 /// Shows which files of mounts a command used, where they came from, and how long it waited for them.

@@ -22,7 +22,7 @@ use crate::error::{Context, Failure, Kind, warn};
 use crate::output::{parse_size, show, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
-use crate::publisher::stop_on_signals;
+use crate::publisher::Interrupt;
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
 
@@ -206,7 +206,7 @@ fn order(profile: &Path) -> Result<Vec<Vec<u8>>, Failure> {
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    let stop = stop_on_signals()?;
+    let stop = Interrupt::on_signals()?.flag();
     let shown = args.image.display().to_string();
     if !args.force && args.image.symlink_metadata().is_ok() {
         return Err(Failure::usage(format!("{shown} is there already"))

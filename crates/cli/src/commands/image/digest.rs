@@ -10,7 +10,7 @@ use super::look::NamedArgs;
 use crate::error::{Context as _, Failure, Kind};
 use crate::output::{parse_size, show};
 use crate::process::limits::JobsArgs;
-use crate::publisher::stop_on_signals;
+use crate::publisher::Interrupt;
 use crate::settings::Settings;
 
 /// Writes the digests of an image's blocks to a list, and prints the digest of the list.
@@ -47,7 +47,7 @@ fn block_size(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let stop = stop_on_signals()?;
+    let stop = Interrupt::on_signals()?.flag();
     let threads = args.jobs.count();
     let image = args.image.bytes(settings)?;
     let shown = &args.image.image;

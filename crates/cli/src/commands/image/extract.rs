@@ -11,7 +11,7 @@ use super::look::NamedArgs;
 use crate::error::{Failure, Kind, chain, of_tree, warn};
 use crate::output::{show, size};
 use crate::process::limits::JobsArgs;
-use crate::publisher::stop_on_signals;
+use crate::publisher::Interrupt;
 use crate::settings::Settings;
 
 /// Extracts an image, or a directory of it, to a folder.
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let stop = stop_on_signals()?;
+    let stop = Interrupt::on_signals()?.flag();
     let threads = args.jobs.count();
     let opened = args.image.open(settings)?;
     let top = opened.walk().resolve(args.path.as_bytes(), true)?;

@@ -5,7 +5,6 @@ use esker_squashfs::layout::{
     CodecOptions, Flags, LayoutError, MetaHeader, NO_TABLE, SUPERBLOCK_LEN, Superblock,
 };
 use esker_vfs::Time;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::look::NamedArgs;
@@ -26,29 +25,6 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// Facts of an image. Field names are an interface.
-#[derive(Serialize)]
-struct Inspected {
-    codec: &'static str,
-    codec_options: Value,
-    block_size: u32,
-    bytes: u64,
-    file_bytes: u64,
-    inodes: u32,
-    fragments: u32,
-    ids: u16,
-    modified: u32,
-    exportable: bool,
-    duplicates_shared: bool,
-    has_fragments: bool,
-    has_xattrs: bool,
-    inode_table_bytes: u64,
-    directory_table_bytes: u64,
-    table_bytes: u64,
-    /// Number of start-up reads stored in the image.
-    learned_steps: usize,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
@@ -88,41 +64,34 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         false => Value::Null,
     };
     let learned = SequenceStore::default().with(&brought(&*image, &superblock)).load(Observation::Gaps);
-    let inspected = inspected(&superblock, codec_options, file_bytes, learned.steps());
-    show(args.json, &inspected, |out| print(out, &inspected))
+    let tables = [superblock.fragment_table, superblock.export_table, superblock.id_table];
+    let after_directories = tables.into_iter().filter(|table| *table != NO_TABLE).min();
+    let directories_end = after_directories.unwrap_or(superblock.bytes_used);
+    // Field names are an interface.
+    let value = json!({
+        "codec": superblock.codec.name(),
+        "codec_options": codec_options,
+        "block_size": superblock.block_size,
+        "bytes": superblock.bytes_used,
+        "file_bytes": file_bytes,
+        "inodes": superblock.inodes,
+        "fragments": superblock.fragments,
+        "ids": superblock.ids,
+        "modified": superblock.modified,
+        "exportable": superblock.export_table != NO_TABLE,
+        "duplicates_shared": superblock.flags.has(Flags::DUPLICATES),
+        "has_fragments": superblock.fragments > 0,
+        "has_xattrs": superblock.xattr_table != NO_TABLE,
+        "inode_table_bytes": inode_table(&superblock),
+        "directory_table_bytes": directories_end.saturating_sub(superblock.directory_table),
+        "table_bytes": superblock.bytes_used.saturating_sub(superblock.inode_table),
+        "learned_steps": learned.steps(),
+    });
+    show(args.json, &value, |out| print(out, &superblock, &codec_options, learned.steps()))
 }
 
-fn inspected(
-    superblock: &Superblock,
-    codec_options: Value,
-    file_bytes: u64,
-    learned_steps: usize,
-) -> Inspected {
-    let flag = |flag| superblock.flags.has(flag);
-    Inspected {
-        codec: superblock.codec.name(),
-        codec_options,
-        block_size: superblock.block_size,
-        bytes: superblock.bytes_used,
-        file_bytes,
-        inodes: superblock.inodes,
-        fragments: superblock.fragments,
-        ids: superblock.ids,
-        modified: superblock.modified,
-        exportable: superblock.export_table != NO_TABLE,
-        duplicates_shared: flag(Flags::DUPLICATES),
-        has_fragments: superblock.fragments > 0,
-        has_xattrs: superblock.xattr_table != NO_TABLE,
-        inode_table_bytes: superblock.directory_table.saturating_sub(superblock.inode_table),
-        directory_table_bytes: [superblock.fragment_table, superblock.export_table, superblock.id_table]
-            .into_iter()
-            .filter(|table| *table != NO_TABLE)
-            .min()
-            .unwrap_or(superblock.bytes_used)
-            .saturating_sub(superblock.directory_table),
-        table_bytes: superblock.bytes_used.saturating_sub(superblock.inode_table),
-        learned_steps,
-    }
+fn inode_table(superblock: &Superblock) -> u64 {
+    superblock.directory_table.saturating_sub(superblock.inode_table)
 }
 
 fn options_json(options: &CodecOptions) -> Value {
@@ -137,29 +106,41 @@ fn options_json(options: &CodecOptions) -> Value {
     }
 }
 
-fn print(out: &mut Output, image: &Inspected) -> Result<(), Failure> {
-    let codec = match &image.codec_options {
+fn print(
+    out: &mut Output,
+    image: &Superblock,
+    codec_options: &Value,
+    learned_steps: usize,
+) -> Result<(), Failure> {
+    let codec = match codec_options {
         Value::Object(options) => {
             let options: Vec<String> =
                 options.iter().map(|(name, value)| format!("{name} {value}")).collect();
-            format!("{} ({})", image.codec, options.join(", "))
+            format!("{} ({})", image.codec.name(), options.join(", "))
         }
-        _ => image.codec.to_owned(),
+        _ => image.codec.name().to_owned(),
     };
     let yes = |is: bool| if is { "yes" } else { "no" };
     let modified = time_text(Time { secs: image.modified.into(), nanos: 0 });
     let lines = [
         ("codec", codec),
         ("block size", size(image.block_size.into())),
-        ("length", format!("{} ({} bytes)", size(image.bytes), image.bytes)),
+        ("length", format!("{} ({} bytes)", size(image.bytes_used), image.bytes_used)),
         ("inodes", image.inodes.to_string()),
         ("fragments", image.fragments.to_string()),
         ("ids", image.ids.to_string()),
-        ("tables", format!("{}, of these inodes {}", size(image.table_bytes), size(image.inode_table_bytes))),
+        (
+            "tables",
+            format!(
+                "{}, of these inodes {}",
+                size(image.bytes_used.saturating_sub(image.inode_table)),
+                size(inode_table(image))
+            ),
+        ),
         ("time", modified),
-        ("exportable", yes(image.exportable).to_owned()),
-        ("xattrs", yes(image.has_xattrs).to_owned()),
-        ("learned", format!("{} steps", image.learned_steps)),
+        ("exportable", yes(image.export_table != NO_TABLE).to_owned()),
+        ("xattrs", yes(image.xattr_table != NO_TABLE).to_owned()),
+        ("learned", format!("{} steps", learned_steps)),
     ];
     for (name, value) in lines {
         out.line(format!("{name:<11} {value}"))?;

@@ -14,7 +14,7 @@ use crate::error::{Context as _, Failure, Kind};
 use crate::image::digest;
 use crate::output::{show, size};
 use crate::process::limits::JobsArgs;
-use crate::publisher::stop_on_signals;
+use crate::publisher::Interrupt;
 use crate::settings::Settings;
 
 /// Reads all metadata and contents of an image, and reports what is damaged.
@@ -61,7 +61,7 @@ impl Findings {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let stop = stop_on_signals()?;
+    let stop = Interrupt::on_signals()?.flag();
     let threads = args.jobs.count();
     let findings = Findings::default();
     let blocks = args

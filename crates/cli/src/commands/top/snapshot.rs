@@ -7,6 +7,7 @@ use esker_node::trace::{Activity, TracedCall};
 use serde::Serialize;
 
 use super::known::{Key, Known};
+use crate::commands::trace::full_path;
 use crate::output::plain;
 
 /// Time for which a slow request is shown, in nanoseconds.
@@ -85,9 +86,7 @@ pub(super) struct SlowRow {
 }
 
 fn full(mountpoint: &str, path: &str) -> String {
-    let path = if path == "/" { "" } else { path };
-    let between = if path.starts_with('(') { "/" } else { "" };
-    plain(&format!("{}{between}{path}", mountpoint.trim_end_matches('/')))
+    plain(&full_path(mountpoint, path))
 }
 
 impl Snapshot {

@@ -211,10 +211,15 @@ impl Collected {
     /// Returns the path of a file in the file system.
     pub(super) fn full_path(&self, number: usize, path: &str) -> String {
         let mountpoint = self.mounts.get(number).map_or("", |mount| mount.start.mountpoint.as_str());
-        let path = if path == "/" { "" } else { path };
-        let between = if path.starts_with('(') { "/" } else { "" };
-        format!("{}{between}{path}", mountpoint.trim_end_matches('/'))
+        full_path(mountpoint, path)
     }
+}
+
+/// Returns the path of a file of a mount in the file system.
+pub(crate) fn full_path(mountpoint: &str, path: &str) -> String {
+    let path = if path == "/" { "" } else { path };
+    let between = if path.starts_with('(') { "/" } else { "" };
+    format!("{}{between}{path}", mountpoint.trim_end_matches('/'))
 }
 
 #[cfg(test)]

@@ -40,13 +40,7 @@ fn write_to(text: &mut String, report: &Report) -> std::fmt::Result {
             "main thread: ran {ran}; waited {ready} for a core, {mounts} for mounts, {rest} for anything else"
         )?;
     }
-    let mut files: Vec<(String, &FileUse)> = collected
-        .files
-        .iter()
-        .filter(|(_, file)| file.found() != Found::Missing)
-        .map(|((mount, path), file)| (collected.full_path(*mount, path), file))
-        .collect();
-    files.sort_by(|(one, a), (other, b)| b.took_ns.cmp(&a.took_ns).then(one.cmp(other)));
+    let files = slowest(report, false);
     let shown = if report.top == 0 { files.len() } else { report.top.min(files.len()) };
     if !files.is_empty() {
         writeln!(text)?;
@@ -97,18 +91,21 @@ fn write_to(text: &mut String, report: &Report) -> std::fmt::Result {
     )
 }
 
+/// Returns the files that exist, or the missing names, the slowest first.
+fn slowest(report: &Report, is_missing: bool) -> Vec<(String, &FileUse)> {
+    let wanted = report.collected.files.iter();
+    let wanted = wanted.filter(|(_, file)| (file.found() == Found::Missing) == is_missing);
+    let mut files: Vec<(String, &FileUse)> =
+        wanted.map(|((mount, path), file)| (report.collected.full_path(*mount, path), file)).collect();
+    files.sort_by(|(one, a), (other, b)| b.took_ns.cmp(&a.took_ns).then(one.cmp(other)));
+    files
+}
+
 fn write_missing(text: &mut String, report: &Report) -> std::fmt::Result {
-    let collected = &report.collected;
-    let mut missing: Vec<(String, &FileUse)> = collected
-        .files
-        .iter()
-        .filter(|(_, file)| file.found() == Found::Missing)
-        .map(|((mount, path), file)| (collected.full_path(*mount, path), file))
-        .collect();
+    let missing = slowest(report, true);
     if missing.is_empty() {
         return Ok(());
     }
-    missing.sort_by(|(one, a), (other, b)| b.took_ns.cmp(&a.took_ns).then(one.cmp(other)));
     let all: u64 = missing.iter().map(|(_, file)| file.took_ns).sum();
     let names = count(missing.len() as u64, "name does", "names do");
     writeln!(text, "\n{names} not exist; to learn that took {}:", time(Duration::from_nanos(all)))?;

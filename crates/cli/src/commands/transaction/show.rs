@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::error::Failure;
 use crate::output::{Output, show};
-use crate::publisher::{list_changes, of_operation, stop_on_signals};
+use crate::publisher::{Interrupt, list_changes, of_operation};
 use crate::transaction::{Record, State, Transaction, Transactions};
 
 /// Shows the changes of a transaction, also without keys or a valid whitelist.
@@ -32,7 +32,7 @@ struct Shown<'t> {
 }
 
 pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failure> {
-    let stop = stop_on_signals()?;
+    let stop = Interrupt::on_signals()?.flag();
     let transaction = transactions.find(&args.transaction)?;
     let record = transaction.record()?;
     let changes = changes(&transaction, &stop)?;
