@@ -47,6 +47,7 @@ struct Esker {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 enum Called {
     #[command(flatten)]
     Bare(Bare),

@@ -93,7 +93,7 @@ fn failed<'p>(what: &'p str, place: &'p Place) -> impl Fn(PublishError) -> Failu
 fn show(args: &ShowArgs) -> Result<(), Failure> {
     let NamedProfile { name, profile } = read_profile(&args.file)?;
     let (clusters, left_out) = clusters(&profile);
-    output::show(args.json, &as_json(&name, &profile, &clusters), |out| {
+    output::show(args.json, as_json(&name, &profile, &clusters), |out| {
         let bytes = profile.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size));
         out.line(out.bold(&profile.command))?;
         out.line(format!("  repository  {}, revision {}", profile.repository, profile.revision))?;

@@ -82,7 +82,7 @@ fn copy(name: &str, to: &KeyFolder, from: &KeyFolder, which: KeyCopy, json: bool
     let copied = to.copy_from(from, which);
     let Copied { written, present } =
         copied.map_err(|error| of_operation(&format!("the keys of {name} were not copied"), &error))?;
-    show(json, &json!({ "repository": name, "written": written, "present": present }), |out| {
+    show(json, json!({ "repository": name, "written": written, "present": present }), |out| {
         written.iter().try_for_each(|path| out.line(format!("wrote {}", path.display())))?;
         present.iter().try_for_each(|path| out.line(format!("there already: {}", path.display())))
     })

@@ -69,9 +69,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     });
     let done =
         done.map_err(|error| of_operation(&format!("the key of {} was not rotated", place.name), &error))?;
-    show(args.json, &json!({ "repository": args.named.name, "rotation": done }), |out| {
-        print(args, &done, out)
-    })
+    show(args.json, json!({ "repository": args.named.name, "rotation": done }), |out| print(args, &done, out))
 }
 
 /// Returns the new key that a token has.

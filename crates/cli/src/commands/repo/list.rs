@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         }
         let width = all.iter().map(|listed| listed.name.len()).max().unwrap_or_default();
         for listed in &all {
-            let line = line(listed, width, &out);
+            let line = line(listed, width, out);
             out.line(line)?;
         }
         Ok(())

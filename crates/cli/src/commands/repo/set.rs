@@ -79,7 +79,7 @@ fn report(args: &Args, done: &SettingsChanged) -> Result<(), Failure> {
 fn list(args: &Args, root: &std::path::Path) -> Result<(), Failure> {
     let failed = |error| of_operation(&format!("the settings of {} were not read", args.named.name), &error);
     let values = SettingsChange::list(root).map_err(failed)?;
-    show(args.change.json, &json!({ "repository": args.named.name, "settings": values }), |out| {
+    show(args.change.json, json!({ "repository": args.named.name, "settings": values }), |out| {
         let pair = |name: &str, value: &Option<String>| format!("{name}={}", value.as_deref().unwrap_or("?"));
         let width = values.iter().map(|value| pair(value.name, &value.value).len()).max().unwrap_or_default();
         for (value, named) in values.iter().zip(NAMED) {
