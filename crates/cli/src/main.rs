@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use esker_node::terminal::shown;
 
-use crate::commands::{Call, Command};
+use crate::commands::{Call, Command, ROLES};
 use crate::error::{Failure, Kind};
 use crate::logging::LogArgs;
 use crate::mounting::mount_helper::Helper;
@@ -40,7 +40,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(Parser)]
-#[command(name = "esker", version, max_term_width = 100, help_template = roles::template(), after_help = cvmfs_help::HINT)]
+#[command(name = "esker", version, max_term_width = 100, help_template = roles::template(ROLES), after_help = cvmfs_help::HINT)]
 struct Esker {
     #[command(subcommand)]
     called: Called,
@@ -137,6 +137,11 @@ fn run(called: Called, line: &[OsString]) -> Result<ExitCode, Failure> {
         _ => logging::start(command.log_args(), command.is_lasting(), &settings.environment)?,
     }
     command.run(&Call { settings: &settings, files, line })
+}
+
+/// Returns true for the commands of a build with all features.
+pub(crate) fn has_in_full_build(name: &str) -> bool {
+    ROLES.iter().any(|(_, names)| names.iter().any(|known| known.eq_ignore_ascii_case(name)))
 }
 
 /// Options of find(1) that users type with one dash.

@@ -6,18 +6,12 @@ use clap::Subcommand as _;
 use clap::builder::{StyledStr, Styles};
 
 use crate::Called;
-use crate::commands::ROLES;
 
 /// Commands for shells, the last role of the help.
 const SHELL: (&str, &[&str]) = ("Shell", &["completions", "manual", "help"]);
 
-/// Returns true for the commands of a build with all features.
-pub(crate) fn has_in_full_build(name: &str) -> bool {
-    ROLES.iter().any(|(_, names)| names.iter().any(|known| known.eq_ignore_ascii_case(name)))
-}
-
 /// Returns the template of the help of `esker`, in which the list of commands has a heading for each role.
-pub(crate) fn template() -> StyledStr {
+pub(crate) fn template(roles: &[(&str, &[&str])]) -> StyledStr {
     let esker = Called::augment_subcommands(clap::Command::new("esker"));
     let about = |name: &str| match esker.find_subcommand(name) {
         Some(command) => command.get_about().map(ToString::to_string),
@@ -26,7 +20,7 @@ pub(crate) fn template() -> StyledStr {
     let styles = Styles::styled();
     let (header, literal) = (styles.get_header(), styles.get_literal());
     let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
-    for (role, names) in ROLES.iter().chain([&SHELL]) {
+    for (role, names) in roles.iter().chain([&SHELL]) {
         let _ = write!(text, "\n{header}{role}:{header:#}\n");
         for name in names.iter().map(|name| name.to_ascii_lowercase()) {
             // Hidden commands have names of more than one word, and a build may leave out others.
@@ -50,7 +44,7 @@ mod tests {
         let esker = Called::augment_subcommands(clap::Command::new("esker"));
         let visible = esker.get_subcommands().filter(|command| !command.is_hide_set());
         let visible: BTreeSet<&str> = visible.map(clap::Command::get_name).chain(["help"]).collect();
-        let text = template().to_string();
+        let text = template(crate::ROLES).to_string();
         for name in &visible {
             let line = format!("\n  {name:<11}  ");
             assert_eq!(text.matches(&line).count(), 1, "{name}: {text}");

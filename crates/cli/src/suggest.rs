@@ -35,7 +35,7 @@ pub(crate) fn without_hidden(mut error: Error, line: &[OsString]) -> Error {
         }
     }
     if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
-        && crate::roles::has_in_full_build(name)
+        && crate::has_in_full_build(name)
     {
         let tip =
             format!("this build has the commands of a client only; the full build of esker has `{name}`");
