@@ -12,7 +12,7 @@ use crate::shared_cache::{Broker, CacheTask, Receiver, ToWriter, VERSION, Writer
 use crate::shared_cache::{dial, limit_receives};
 
 /// Timeout for one step of the writer: a check reads an object of gigabytes, an eviction asks every mount.
-const STEP_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+const STEP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// A cache folder under administration.
 pub struct CacheFolder {
@@ -43,7 +43,7 @@ impl CacheFolder {
             Ok(writer) => writer,
             Err(busy) if matches!(busy.cause(), Cause::Busy { .. }) => {
                 let Ok(socket) = dial(folder) else { return Err(busy) };
-                let connected = limit_receives(&socket, Some(STEP_PATIENCE)).map(|()| Receiver::new(socket));
+                let connected = limit_receives(&socket, Some(STEP_TIMEOUT)).map(|()| Receiver::new(socket));
                 let receiver = connected.map_err(|source| failed("connecting to the writer of", source))?;
                 return Ok(Self { folder: folder.to_owned(), way: CacheAccess::Writer { receiver } });
             }

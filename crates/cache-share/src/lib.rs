@@ -24,6 +24,6 @@ mod sys;
 pub use file_error::FileError;
 pub use opener::{CacheOpener, room};
 pub use shared_cache::{
-    BrokerAddress, CacheSocket, OpenWriter, Opener, SharedCache, Through, Writer, set_cache_sockets,
+    BrokerAddress, CacheSocket, ObjectProvider, OpenWriter, Opener, SharedCache, Writer, set_cache_sockets,
 };
 pub use socket_place::SocketPlace;

@@ -126,12 +126,12 @@ pub fn choose(candidates: &[Candidate], wish: &LocationRules) -> Result<CacheLoc
     choose_with(candidates, wish, &look)
 }
 
-type Look<'a> = &'a dyn Fn(&Path) -> io::Result<FileSystem>;
+type FileSystemLookup<'a> = &'a dyn Fn(&Path) -> io::Result<FileSystem>;
 
 fn choose_with(
     candidates: &[Candidate],
     wish: &LocationRules,
-    look: Look<'_>,
+    look: FileSystemLookup<'_>,
 ) -> Result<CacheLocation, NoCacheLocation> {
     let mut passed_over = Vec::new();
     // Candidates that would do if they had more room, with the room they have.
@@ -268,7 +268,7 @@ fn existing(path: &Path) -> &Path {
 /// Returns the file system of a folder, or of its nearest existing parent; an error if it doesn't answer.
 fn look(path: &Path) -> io::Result<FileSystem> {
     let place = path.to_owned();
-    let looked = watchdog::within(watchdog::PATIENCE, move || statfs(existing(&place)));
+    let looked = watchdog::within(watchdog::TIMEOUT, move || statfs(existing(&place)));
     looked.unwrap_or_else(|| Err(io::Error::new(io::ErrorKind::TimedOut, "its disk does not answer")))
 }
 

@@ -55,7 +55,7 @@ pub use self::writer::{BrokerAddress, OpenWriter, Opener, Writer};
 
 /// Time limit of the first attempt while the lock is taken and its holder doesn't reply: another node that mounts the
 /// same network directory, or a writer that is stuck.
-const FIRST_PATIENCE: Duration = Duration::from_secs(15);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of writers that a request may outlive. A request that outlives more may be what kills them.
 const ATTEMPTS_MAX: u32 = 8;
 /// Maximum number of descriptors that a client keeps open.
@@ -63,7 +63,7 @@ const RECEIVED_MAX: usize = 4096;
 
 /// Process that provides the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Through {
+pub enum ObjectProvider {
     /// This process, which writes the cache.
     Ourselves,
     /// Another process of this user.
@@ -182,7 +182,7 @@ impl SharedCache {
         });
         let role = match shared.join_broker(Duration::ZERO, &inbox) {
             Some(role) => role,
-            None => shared.elect(Some(Instant::now() + FIRST_PATIENCE), &inbox)?,
+            None => shared.elect(Some(Instant::now() + FIRST_TIMEOUT), &inbox)?,
         };
         shared.take_role(role);
         let weak = shared.me.clone();
@@ -234,13 +234,13 @@ impl SharedCache {
     }
 
     /// Returns the source of objects; `None` during an election.
-    pub fn through(&self) -> Option<Through> {
+    pub fn through(&self) -> Option<ObjectProvider> {
         self.note_use();
         match &*self.role.read() {
-            Role::Writer { .. } => Some(Through::Ourselves),
+            Role::Writer { .. } => Some(ObjectProvider::Ourselves),
             Role::Client(client) => Some(match client.broker() {
-                Some(socket) => Through::Broker(socket.to_owned()),
-                None => Through::Another,
+                Some(socket) => ObjectProvider::Broker(socket.to_owned()),
+                None => ObjectProvider::Another,
             }),
             Role::Electing | Role::Closed => None,
         }
@@ -445,7 +445,7 @@ impl ObjectStore for SharedCache {
         self.own_store().is_some_and(|store| store.holds(wanted))
     }
 
-    fn doubt(&self, wanted: &ObjectRequest) {
+    fn recheck(&self, wanted: &ObjectRequest) {
         self.received.forget(&[wanted.key()]);
         let client = match &*self.role.read() {
             Role::Client(client) => Some(client.clone()),
@@ -454,7 +454,7 @@ impl ObjectStore for SharedCache {
         if let Some(client) = client {
             client.unreadable(wanted);
         } else if let Some(store) = self.own_store() {
-            store.doubt(wanted);
+            store.recheck(wanted);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::error::Failure;
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 
-/// What a command is given beside its arguments.
+/// Inputs of a command beside its arguments.
 pub(crate) struct Call<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) files: OpenFiles,

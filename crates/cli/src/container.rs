@@ -143,7 +143,7 @@ const WITH_AT: [&str; 6] = ["--bind", "--at", "--env", "--cleanenv", "--pwd", "-
 
 const HEADING: &str = "Containers";
 
-/// What a contained command can share with its caller.
+/// Part of the host that a contained command may share with its caller.
 const SHARES: &[(&str, Share)] = &[
     ("terminal", Share::Terminal),
     ("descriptors", Share::Descriptors),

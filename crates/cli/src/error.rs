@@ -123,8 +123,9 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     chain_after("", error)
 }
 
-/// Returns the texts of an error and its causes for a message that starts with `said`, without repeating a
-/// cause or object. Neither a cause nor an object is named twice.
+/// Returns the texts of an error and its causes for a message that starts with `said`.
+///
+/// Neither a cause nor an object is named twice.
 pub(crate) fn chain_after(said: &str, error: &dyn std::error::Error) -> String {
     let mut text = without_named(said, error.to_string());
     let mut next = error.source();

@@ -32,8 +32,8 @@ use crate::commands::{Call, Command, ROLES};
 use crate::error::{Failure, Kind};
 use crate::logging::LogArgs;
 use crate::mounting::mount_helper::Helper;
-use crate::process::again::{SUPERVISE, supervise};
 use crate::process::limits::OpenFiles;
+use crate::process::respawn::{SUPERVISE, supervise};
 use crate::settings::Settings;
 
 /// Mounts CernVM-FS repositories and squashfs images, runs programs from them, and publishes them.

@@ -303,7 +303,7 @@ impl Place {
 
 /// Options of publishing commands.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct HowArgs<S: clap::Args = SourceArgs> {
+pub(crate) struct PublishingArgs<S: clap::Args = SourceArgs> {
     /// Tag for the new revision, or for the published one if nothing changed [default: generic-TIME]
     #[arg(long, value_name = "NAME")]
     pub(crate) tag: Option<String>,
@@ -342,7 +342,7 @@ pub(crate) struct HowArgs<S: clap::Args = SourceArgs> {
     pub(crate) json: bool,
 }
 
-impl<S: SourceOptions> HowArgs<S> {
+impl<S: SourceOptions> PublishingArgs<S> {
     /// Opens the repository with the settings that apply to this publish only.
     pub(crate) fn open(&self, place: &Place, interrupt: &Interrupt) -> Result<Repository, Failure> {
         let mut repository = place.open(self.lock, interrupt, self.quiet)?;

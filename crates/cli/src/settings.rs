@@ -3,12 +3,12 @@
 pub(crate) mod address;
 pub(crate) mod args;
 pub(crate) mod cache;
-pub(crate) mod colon;
 pub(crate) mod configuration;
 mod configured;
 pub(crate) mod environment;
 mod folders;
 mod missing;
+pub(crate) mod missing_colon;
 pub(crate) mod public_keys;
 pub(crate) mod repository;
 pub(crate) mod servers;

@@ -5,22 +5,22 @@
 //! [`check`] compares a configuration with the machine.
 #![forbid(unsafe_code)]
 
+mod attribute_parameters;
 mod caches;
 pub mod check;
 mod client;
 mod files;
 mod finding;
 mod load;
-mod own;
 mod problem;
+mod process_parameters;
 mod reports;
 mod resolve;
 mod shell;
-mod surroundings;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod visible;
+mod toml_file;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,9 +32,9 @@ pub use files::{Files, Probe, Root, read_file};
 pub use finding::{Finding, Severity};
 pub use load::Request;
 pub use problem::{Problem, ProblemKind, SourceLine};
+pub use process_parameters::Tuning;
 pub use reports::{SyslogOptions, SyslogTarget, TalkOptions, Telemetry};
 pub use shell::{FullName, Machine};
-pub use surroundings::Tuning;
 pub use table::State;
 
 /// A value and its origin.

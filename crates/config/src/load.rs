@@ -24,7 +24,7 @@ use super::files::{FILE_MAX, Files};
 use super::problem::{Problem, ProblemKind, SourceLine};
 use super::shell::{Machine, Shell, Variable};
 use super::table::Setter;
-use super::{Origin, Parameters, Setting, own, table};
+use super::{Origin, Parameters, Setting, table, toml_file};
 
 /// Parameter for the configuration repository, which can't be changed once it was used.
 const CONFIG_REPOSITORY: &str = "CVMFS_CONFIG_REPOSITORY";
@@ -252,9 +252,9 @@ impl<'a> Load<'a> {
     /// Reads one of Esker's own configuration files.
     fn own(&mut self, path: &Path) {
         let Some(bytes) = self.content(path) else { return };
-        match own::read(path, &bytes) {
+        match toml_file::read(path, &bytes) {
             Ok(settings) => {
-                for own::Own { name, value, line } in settings {
+                for toml_file::TomlSetting { name, value, line } in settings {
                     let value = self.filled_in(&value);
                     self.set(&name, value, SourceLine { path: Arc::from(path), line });
                 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 /// Timeout for silent name servers.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Cache of results, also of failures: several files ask, and each wait for a silent name server is long.
 static FOUND: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
 
 /// Returns the full name of a host; `None` if no name server returns one in time. Each is asked once.
 pub(crate) fn full_name(host: &str) -> Option<String> {
-    once(host, || esker_store::full_name(host, PATIENCE).filter(|name| name.contains('.')))
+    once(host, || esker_store::full_name(host, TIMEOUT).filter(|name| name.contains('.')))
 }
 
 fn once(host: &str, ask: impl FnOnce() -> Option<String>) -> Option<String> {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use super::files::{FILE_MAX, Files};
 use super::problem::{Problem, ProblemKind, SourceLine};
-use expand::{Expanded, Obstacle};
+use expand::{Expanded, NoValue};
 use run::Status;
 use syntax::{Statement, assigned};
 
@@ -227,7 +227,7 @@ impl<'a> Shell<'a> {
     }
 
     /// Runs `. path`.
-    fn source(&mut self, path: &str, line: u32) -> run::Ran {
+    fn source(&mut self, path: &str, line: u32) -> run::ShellResult {
         let full = self.folder.join(path);
         if self.depth >= DEPTH_MAX {
             self.report(line, ProblemKind::Endless);
@@ -277,7 +277,7 @@ impl<'a> Shell<'a> {
             }
             None => {
                 self.work = 0;
-                Err(Obstacle::new("a configuration that takes so much work"))
+                Err(NoValue::new("a configuration that takes so much work"))
             }
         }
     }
@@ -292,7 +292,7 @@ impl<'a> Shell<'a> {
             Ok(bytes) => {
                 self.charge(bytes.len())?;
                 let text = String::from_utf8(bytes);
-                text.map(Some).map_err(|_| Obstacle::new(format!("{}, which is not text", full.display())))
+                text.map(Some).map_err(|_| NoValue::new(format!("{}, which is not text", full.display())))
             }
             Err(error)
                 if matches!(
@@ -304,7 +304,7 @@ impl<'a> Shell<'a> {
             {
                 Ok(None)
             }
-            Err(error) => Err(Obstacle::new(format!("{}, which can't be read ({error})", full.display()))),
+            Err(error) => Err(NoValue::new(format!("{}, which can't be read ({error})", full.display()))),
         }
     }
 
@@ -319,7 +319,7 @@ impl<'a> Shell<'a> {
     }
 
     /// Reports a statement that is not evaluated; a repeated report only adds names.
-    fn not_evaluated(&mut self, obstacle: Obstacle, line: u32, names: Vec<String>) -> Status {
+    fn not_evaluated(&mut self, obstacle: NoValue, line: u32, names: Vec<String>) -> Status {
         let path = self.path.clone();
         let known = obstacle.cause.filter(|at| *at < self.problems.len()).or_else(|| {
             self.problems.iter().position(|problem| {
@@ -369,7 +369,7 @@ impl<'a> Shell<'a> {
         let size = size(name, Some(&variable)).saturating_sub(size(name, self.variables.get(name)));
         if self.held + size > HELD_MAX {
             self.not_evaluated(
-                Obstacle::new(format!("a value, of which all together have more than {HELD_MAX} bytes")),
+                NoValue::new(format!("a value, of which all together have more than {HELD_MAX} bytes")),
                 line,
                 vec![name.to_owned()],
             );

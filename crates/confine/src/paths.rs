@@ -8,7 +8,7 @@ use landlock::{
 };
 
 use crate::exchange;
-use crate::role::{Network, Reading, Role};
+use crate::role::{Network, ReadAccess, Role};
 
 /// Version of Landlock whose rights are known here; older kernels enforce those that they have.
 const KNOWN: ABI = ABI::V5;
@@ -60,7 +60,7 @@ impl OpenedPaths {
         let devices = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev;
         let writing = AccessFs::from_write(KNOWN) & !devices;
         let mut handled = AccessFs::from_write(KNOWN) | AccessFs::Execute;
-        if role.reading() == Reading::Named {
+        if role.reading() == ReadAccess::Named {
             handled |= reading;
         }
         let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(handled)?;

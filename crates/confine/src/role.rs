@@ -42,7 +42,7 @@ pub(crate) enum Network {
 
 /// Treatment of the read paths of a role by Landlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadAccess {
     /// All paths may be read; only writing is restricted.
     Everywhere,
     /// Only the named paths may be read.
@@ -160,8 +160,8 @@ impl Role {
         self == Role::Mount
     }
 
-    pub(crate) fn reading(self) -> Reading {
-        if matches!(self, Role::Mount | Role::Helper) { Reading::Everywhere } else { Reading::Named }
+    pub(crate) fn reading(self) -> ReadAccess {
+        if matches!(self, Role::Mount | Role::Helper) { ReadAccess::Everywhere } else { ReadAccess::Named }
     }
 
     /// Returns the paths that each process of this role may read, without being told.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::calls::plain_name;
-use crate::role::{ALL_GROUPS, Network, READ_BY_OPENERS, READ_BY_SERVERS, Reading, Role};
+use crate::role::{ALL_GROUPS, Network, READ_BY_OPENERS, READ_BY_SERVERS, ReadAccess, Role};
 
 /// Returns the two tables in Markdown: what each process may do, and the system calls of each group.
 pub fn table() -> String {
@@ -14,8 +14,8 @@ pub fn table() -> String {
         let reads = match (role, role.reading()) {
             (Role::Replayer, _) => "the mount",
             (Role::Opener, _) => "the paths of openers",
-            (_, Reading::Everywhere) => "all paths that its user may read",
-            (_, Reading::Named) => "its own paths and those of servers",
+            (_, ReadAccess::Everywhere) => "all paths that its user may read",
+            (_, ReadAccess::Named) => "its own paths and those of servers",
         };
         let network = match role.network() {
             Network::None => "none",

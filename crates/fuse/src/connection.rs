@@ -37,7 +37,7 @@ const LONGEST_NAME: usize = 255;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Time to inform the tree of an error before its caller gets it.
-const TELLING: Duration = Duration::from_millis(20);
+const ERROR_REPORT_TIMEOUT: Duration = Duration::from_millis(20);
 
 thread_local! {
     /// Buffer for listings.
@@ -398,7 +398,7 @@ impl Connection {
         self.shared_deadlines.failed(request);
         let (conn, late) = (Arc::clone(self), Arc::clone(request));
         // First, so that a reader of the error finds the reason in the status.
-        self.background.run_and_wait(move || conn.tell_tree(&late, &error), TELLING);
+        self.background.run_and_wait(move || conn.tell_tree(&late, &error), ERROR_REPORT_TIMEOUT);
         self.refuse(request, esker_vfs::errno(ErrorKind::TimedOut));
     }
 

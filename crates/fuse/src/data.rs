@@ -12,7 +12,7 @@ use crate::channel::Channel;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Maximum number of parts of a reply that are sent uncopied: writev(2) takes 1024.
-const MOST_PARTS: usize = 512;
+const PARTS_MAX: usize = 512;
 
 thread_local! {
     /// Buffer for bytes of files. Grows to the largest read once, then nothing is allocated.
@@ -58,7 +58,7 @@ fn send_through(
     limit: usize,
     claim: impl FnOnce() -> bool,
 ) -> Result<(), Failure> {
-    let joined = data.0.len() > MOST_PARTS;
+    let joined = data.0.len() > PARTS_MAX;
     let used =
         waits::timed(WaitCause::Disk, || fill(passage, data, limit, joined)).map_err(Failure::Source)?;
     if !claim() {

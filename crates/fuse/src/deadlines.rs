@@ -23,7 +23,7 @@ use crate::options::Deadlines;
 /// Time between two checks of requests in flight: a killed caller is gone well within a second.
 const TICK: Duration = Duration::from_millis(100);
 /// Interval of checks for requests in flight, while requests arrive.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two checks while a notification is inside the kernel.
 const SHORT_TICK: Duration = Duration::from_millis(10);
 
@@ -118,7 +118,7 @@ impl Connection {
     /// Runs until the mount is gone.
     pub(crate) fn watch_over(self: &Arc<Self>) {
         let quarter = self.options.deadlines.shortest() / 4;
-        let (tick, look) = (quarter.clamp(SHORT_TICK, TICK), quarter.clamp(SHORT_TICK, LOOK));
+        let (tick, look) = (quarter.clamp(SHORT_TICK, TICK), quarter.clamp(SHORT_TICK, POLL_INTERVAL));
         while !self.timer.is_over() {
             let tick = if self.invalidations.any() { SHORT_TICK } else { tick };
             self.timer.sleep(tick, look, || self.inflight.len() == 0);

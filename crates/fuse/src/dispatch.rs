@@ -25,7 +25,7 @@ use crate::workers::Spinner;
 const INTERRUPT_BIT: u64 = 1;
 
 /// Delay of a deferred request.
-const PUT_OFF: Duration = Duration::from_millis(100);
+const DEFER_DELAY: Duration = Duration::from_millis(100);
 
 impl Connection {
     /// Serves one descriptor as a worker until the mount is gone, or as an extra worker until another worker
@@ -259,7 +259,7 @@ impl Connection {
             }
             return;
         }
-        *request.again.lock() = Some(Instant::now() + PUT_OFF);
+        *request.again.lock() = Some(Instant::now() + DEFER_DELAY);
     }
 
     fn request(

@@ -20,7 +20,7 @@ use crate::listing::usable;
 use crate::nodes::{NodeId, kind_of};
 
 /// Number of names above which negative replies are not to be cached.
-const MOST_ABSENT: usize = 1 << 20;
+const ABSENT_MAX: usize = 1 << 20;
 
 const SHARDS: usize = 64;
 
@@ -121,7 +121,7 @@ impl KnownDentries {
             }
             return true;
         }
-        if kind.is_none() && self.count.load(Ordering::Relaxed) >= MOST_ABSENT {
+        if kind.is_none() && self.count.load(Ordering::Relaxed) >= ABSENT_MAX {
             return false;
         }
         names.insert(name.into(), kind);
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_successor_knows_the_names_that_the_kernel_has() {
+    fn known_dentries_survive_a_restart() {
         let known = KnownDentries::new(Some(Journal::new().expect("memory"))).expect("a table");
         let (a, b) = (NodeId(2), NodeId(3 << 32 | 3));
         for (dir, name, kind) in [(a, "x", Some(Kind::File)), (a, "y", None), (b, "z", Some(Kind::Directory))]

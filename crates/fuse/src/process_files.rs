@@ -15,7 +15,7 @@ use esker_threads::watchdog;
 use parking_lot::Mutex;
 
 /// Time within which the kernel answers unless a lock is held: far more than a scheduler takes on a busy machine.
-const PATIENCE: Duration = Duration::from_millis(250);
+const TIMEOUT: Duration = Duration::from_millis(250);
 /// Maximum number of reads that wait for locks at the same time.
 const WAITING_MAX: usize = 64;
 
@@ -50,7 +50,7 @@ pub(crate) fn read(path: &Path) -> Text {
         WAITING.lock().remove(&place);
         text
     });
-    match read.map(|reading| reading.recv_timeout(PATIENCE)) {
+    match read.map(|reading| reading.recv_timeout(TIMEOUT)) {
         Ok(Ok(Ok(text))) => Text::Read(text),
         Ok(Ok(Err(_))) => Text::Unreadable,
         Ok(Err(_)) => Text::Locked,
@@ -82,10 +82,10 @@ mod tests {
         assert!(WAITING.lock().contains(&path), "the fault was met");
         let began = std::time::Instant::now();
         (0..100).for_each(|_| assert_eq!(read(&path), Text::Locked));
-        assert!(began.elapsed() < 50 * PATIENCE, "further reads wait too");
+        assert!(began.elapsed() < 50 * TIMEOUT, "further reads wait too");
         // The lock is free.
         OpenOptions::new().write(true).open(&path).expect("a reader").write_all(b"0 0x3").expect("read");
-        assert!(until(100 * PATIENCE, || !WAITING.lock().contains(&path)), "its thread has not ended");
+        assert!(until(100 * TIMEOUT, || !WAITING.lock().contains(&path)), "its thread has not ended");
         fs::remove_file(&path).expect("removing");
         assert_eq!(read(&path), Text::Unreadable);
         fs::write(&path, "0 0x3").expect("a file");

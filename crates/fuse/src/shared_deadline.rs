@@ -21,7 +21,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// of that of its own read-ahead; a program that retries gets a deadline of its own.
 const GENERATIONS: u8 = 2;
 /// Maximum number of recorded failures.
-const MOST: usize = 256;
+const DEADLINES_MAX: usize = 256;
 
 /// Key of the requests that share a deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl SharedDeadlines {
         if failures.iter().any(|failure| failure.id == id && failure.what.meets(&what)) {
             return;
         }
-        if failures.len() >= MOST {
+        if failures.len() >= DEADLINES_MAX {
             failures.pop_front();
         }
         failures.push_back(Failure { id, what, deadline, over: now + MOMENT });
@@ -176,8 +176,9 @@ mod tests {
     #[test]
     fn the_number_of_recorded_failures_is_bounded() {
         let (deadlines, start) = (SharedDeadlines::default(), Instant::now());
-        (0..2 * MOST).for_each(|number| noted(&deadlines, &lookup(&number.to_string()), 1, start, start));
-        assert_eq!(deadlines.failures.lock().len(), MOST);
-        assert!(deadlines.find(NodeId(1), &lookup(&(2 * MOST - 1).to_string()), start).is_some());
+        (0..2 * DEADLINES_MAX)
+            .for_each(|number| noted(&deadlines, &lookup(&number.to_string()), 1, start, start));
+        assert_eq!(deadlines.failures.lock().len(), DEADLINES_MAX);
+        assert!(deadlines.find(NodeId(1), &lookup(&(2 * DEADLINES_MAX - 1).to_string()), start).is_some());
     }
 }

@@ -13,7 +13,6 @@ mod catalog;
 mod catalogs;
 mod changing;
 mod counters;
-mod data;
 mod entries;
 mod error;
 mod finding;
@@ -28,6 +27,7 @@ mod reflog;
 mod remote;
 mod repair;
 mod run;
+mod scrub;
 mod storage;
 mod target;
 

@@ -4,7 +4,7 @@
 use std::sync::Weak;
 
 use esker_format::object::ObjectName;
-use esker_store::{Proxies, Reach, Servers, StoreStatus};
+use esker_store::{EndpointStatus, Proxies, Servers, StoreStatus};
 use esker_view::About;
 
 use crate::mounted::{Content, Served};
@@ -113,7 +113,7 @@ fn of_traffic(servers: &Servers, status: &StoreStatus, name: &str) -> Option<Str
     })
 }
 
-fn named(one: &Reach) -> &str {
+fn named(one: &EndpointStatus) -> &str {
     &one.name
 }
 
@@ -137,8 +137,12 @@ mod tests {
         assert_eq!(of(&status, "user.host").as_deref(), Some("http://one/cvmfs/a.test"));
         assert_eq!(of(&status, "user.proxy").as_deref(), Some("DIRECT"));
         assert_eq!(of(&status, "user.hitrate").as_deref(), Some("n/a"));
-        let reach =
-            |name: &str, active| Reach { name: name.into(), active, out: !active, ..Reach::default() };
+        let reach = |name: &str, active| EndpointStatus {
+            name: name.into(),
+            active,
+            out: !active,
+            ..EndpointStatus::default()
+        };
         status.network.route.servers = vec![reach("a", false), reach("b", true), reach("c", false)];
         status.network.route.proxies = vec![vec![reach("http://p", false)], vec![reach("DIRECT", true)]];
         (status.traffic.hits, status.traffic.fetched) = (3, 1);

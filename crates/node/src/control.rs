@@ -24,7 +24,7 @@ const REQUEST_MAX: u64 = 4 * 1024;
 /// Maximum length of a reply in bytes: a status has at most a few dozen failures of a few kilobytes each.
 const RESPONSE_MAX: u64 = 4 * 1024 * 1024;
 /// Timeout for a client's request, and for reading the reply.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of clients that are served at the same time.
 const CLIENTS_MAX: usize = 16;
 /// Maximum pause after a failed accept.
@@ -246,8 +246,8 @@ fn accept_all(accept: &impl Fn() -> io::Result<UnixStream>, service: &Service, c
 }
 
 fn serve(client: UnixStream, service: &Service) -> io::Result<()> {
-    client.set_read_timeout(Some(CLIENT_PATIENCE))?;
-    client.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut line = Vec::new();
     BufReader::new((&client).take(REQUEST_MAX)).read_until(b'\n', &mut line)?;
     let response = match serde_json::from_slice(&line) {

@@ -15,7 +15,7 @@ mod ours;
 mod scrape;
 mod text;
 
-pub use affairs::{Affair, affairs};
+pub use affairs::{ReferenceCounter, affairs};
 pub use cvmfs::of_exporter;
 pub use family::{Family, Histogram, Kind, Sample, Value};
 pub use otlp::otlp;

@@ -24,7 +24,7 @@ use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
-use announced::{Announced, with_device};
+use announced::{PendingMount, with_device};
 
 use crate::attributes::OfMount;
 use crate::control::{Control, Request, Response};
@@ -38,22 +38,22 @@ use crate::registry::Registration;
 use crate::replay;
 use crate::repository::Repository;
 use crate::repository_status::of_repository;
-use crate::revisions::{Looks, Shown};
+use crate::revisions::{RevisionChecks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
 use crate::supervisor::{Inherited, Supervision};
 use crate::takeover;
-use crate::talk::{Changes, Talk};
+use crate::talk::{Changes, TalkSocket};
 use crate::telemetry;
 use crate::trace::TraceRequest;
 use crate::trace::subscriber::Traces;
 use crate::usage;
 
 /// Time limit for clients of the control socket to read their last reply.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of requests in progress when another daemon takes over, which repeats what is left.
-const RETIRE_PATIENCE: Duration = Duration::from_secs(2);
+const RETIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit of a request for an update; the update continues afterwards.
-const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Extended attributes of the root that are fixed for a revision.
 const OF_REVISION: [&str; 4] = ["user.fqrn", "user.revision", "user.root_hash", "user.tag"];
@@ -198,7 +198,7 @@ pub struct Mounted {
     control: Option<Control>,
     supervision: Option<Arc<Supervision>>,
     /// Services; none once the tree is unmounted.
-    beside: Mutex<Option<Beside>>,
+    beside: Mutex<Option<Services>>,
 }
 
 /// State that the control socket reports and changes.
@@ -211,7 +211,7 @@ pub(crate) struct Served {
     pub(crate) changes: Option<Changes>,
     replayer: Option<Arc<RecordingTree>>,
     shown_with: Presentation,
-    looks: Looks,
+    looks: RevisionChecks,
     /// Listener for new revisions.
     listening: Option<esker_store::SseListener>,
     /// Registration; none once the tree is unmounted, so that another mount may take the path.
@@ -221,12 +221,12 @@ pub(crate) struct Served {
 }
 
 /// Services that report about a mount during its lifetime.
-struct Beside {
+struct Services {
     _telemetry: Option<Datagrams>,
-    _talk: Option<Talk>,
+    _talk: Option<TalkSocket>,
 }
 
-impl Beside {
+impl Services {
     /// Starts the services. Failures are only logged: they don't prevent the mount.
     fn start(
         telemetry: Option<Telemetry>,
@@ -241,7 +241,7 @@ impl Beside {
         });
         let talk = talk.and_then(|(talk, helper)| {
             let socket = talk.socket.display().to_string();
-            let started = Talk::start(talk, &helper, Arc::downgrade(served));
+            let started = TalkSocket::start(talk, &helper, Arc::downgrade(served));
             started
                 .inspect_err(|error| tracing::warn!("cvmfs_talk is not answered at {socket}: {error}"))
                 .ok()
@@ -262,7 +262,7 @@ impl Mounted {
     }
 
     fn begin(plan: MountPlan, content: Content) -> Result<Self, MountedError> {
-        let announced = Announced::new(&plan, &content)?;
+        let announced = PendingMount::new(&plan, &content)?;
         if let Some(supervision) = &plan.supervision
             && let Some(facts) = supervision.inherited()
         {
@@ -298,7 +298,7 @@ impl Mounted {
         view: Arc<View>,
     ) -> Result<(Self, Option<MountedError>), MountedError> {
         let content = Content::Repository(Box::new(repository), view);
-        let (announced, error) = match Announced::new(&plan, &content) {
+        let (announced, error) = match PendingMount::new(&plan, &content) {
             Ok(announced) => (Some(announced), None),
             Err(error) => (None, Some(error)),
         };
@@ -314,7 +314,7 @@ impl Mounted {
     fn serve(
         plan: MountPlan,
         target: MountTarget,
-        announced: Option<Announced>,
+        announced: Option<PendingMount>,
         mut content: Content,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
@@ -364,16 +364,16 @@ impl Mounted {
             changes,
             replayer,
             shown_with,
-            looks: Looks::default(),
+            looks: RevisionChecks::default(),
             listening,
             registration: Mutex::new(registration),
             mounted,
             traces: Traces::default(),
         });
         if let Content::Repository(_, view) = &served.content {
-            view.tell(Arc::new(OfMount(Arc::downgrade(&served))));
+            view.set_provider(Arc::new(OfMount(Arc::downgrade(&served))));
         }
-        let beside = Beside::start(plan.telemetry, plan.talk.zip(plan.helper), &served);
+        let beside = Services::start(plan.telemetry, plan.talk.zip(plan.helper), &served);
         let (answering, tracing) = (served.clone(), served.clone());
         let answer = Arc::new(move |request| answering.answer(request));
         let trace = Arc::new(move |request: &TraceRequest, client| tracing.trace(request, client));
@@ -385,7 +385,7 @@ impl Mounted {
     /// Returns the status for `esker status`; `None` if a disk or another process does not reply.
     pub fn status(&self) -> Option<MountStatus> {
         let served = self.served.clone();
-        watchdog::within(watchdog::PATIENCE, move || served.status())
+        watchdog::within(watchdog::TIMEOUT, move || served.status())
     }
 
     /// Unmounts; [`Mounted::wait`] returns once it is unused.
@@ -404,7 +404,7 @@ impl Mounted {
     pub fn retire(&self) {
         let served = self.served.clone();
         served.replayer.iter().for_each(|replayer| replayer.close());
-        served.session.retire(RETIRE_PATIENCE);
+        served.session.retire(RETIRE_TIMEOUT);
         let folder = served.content.names().2;
         if let Err(error) = watchdog::unless_disk_hangs(&folder, move || served.content.close()) {
             tracing::warn!("{error}; detaching");
@@ -428,7 +428,7 @@ impl Mounted {
         self.served.traces.close();
         // The client that asked to unmount gets its reply before the registry's lock is dropped.
         if let Some(control) = &self.control {
-            control.drain(DRAIN_PATIENCE);
+            control.drain(DRAIN_TIMEOUT);
         }
         drop(self.served.registration.lock().take());
         closed.is_ok()
@@ -491,7 +491,7 @@ impl Served {
                 Err(response) => response,
             },
             Request::Update => match self.content.repository() {
-                Ok((_, view)) => match view.refresh_within(UPDATE_PATIENCE) {
+                Ok((_, view)) => match view.refresh_within(UPDATE_TIMEOUT) {
                     Ok(Refreshed { revision, changed, offline }) => {
                         Response::Updated { revision, changed, offline }
                     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_cache_share::{BrokerAddress, CacheOpener, SharedCache, Through, room};
+use esker_cache_share::{BrokerAddress, CacheOpener, ObjectProvider, SharedCache, room};
 use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
@@ -82,12 +82,12 @@ impl Repository {
         let opener = CacheOpener { engine: engine.clone(), folder: options.cache.clone(), room };
         let (cache, text) = (&options.cache, servers.to_string());
         let store = SharedCache::open_through(cache, &text, Box::new(opener), options.broker)?;
-        let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
+        let head_source = if options.offline { Arc::new(DisabledSource(url.clone())) } else { source };
         let keys = options.keys.clone();
         let head_options =
             HeadOptions { blacklist: options.blacklist, ..HeadOptions::new(options.name, options.keys) };
         let heads_folder = options.cache.join(HEADS);
-        if matches!(store.through(), Some(Through::Broker(_))) {
+        if matches!(store.through(), Some(ObjectProvider::Broker(_))) {
             // Objects come from elsewhere, but accepted heads are saved for this user.
             make_dirs(&RealDisk::PRIVATE, &heads_folder).map_err(|source| {
                 let path = heads_folder.clone();
@@ -140,9 +140,9 @@ pub fn engine(deadline: Option<Duration>, kept: KeptAuthorities) -> Result<Engin
 pub struct NotAsked;
 
 /// Placeholder for a source that the user disabled.
-struct Unasked(String);
+struct DisabledSource(String);
 
-impl Source for Unasked {
+impl Source for DisabledSource {
     fn fetch(&self, fetch: Fetch, done: Callback<Stored>) {
         let cause = Cause::Unreachable(std::io::Error::other(NotAsked));
         done.err(StoreError::new(fetch.what, cause).from_place(self.0.clone()));

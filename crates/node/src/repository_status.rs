@@ -1,6 +1,6 @@
 //! Status of a mounted repository: that of the mount, its view and its store in one.
 
-use esker_cache_share::Through;
+use esker_cache_share::ObjectProvider;
 use esker_store::StoreStatus;
 use esker_view::View;
 
@@ -40,7 +40,7 @@ pub(crate) fn of_repository(
             directory: repository.store.cache().to_owned(),
             writer: repository.store.is_writer(),
             broker: match repository.store.through() {
-                Some(Through::Broker(socket)) => Some(socket),
+                Some(ObjectProvider::Broker(socket)) => Some(socket),
                 _ => None,
             },
             broker_refused: repository.store.refusal(),

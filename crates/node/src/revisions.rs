@@ -15,7 +15,7 @@ use crate::status::{Offline, seconds};
 
 /// Maximum number of concurrent checks that wait for a server, each on its own thread. Each has a thread until
 /// its server replies or times out.
-const LOOKS_MAX: usize = 4;
+const CHECKS_MAX: usize = 4;
 
 /// Maximum number of tagged revisions in a daemon's reply, which keeps the reply within its size limit.
 const NAMED_MAX: usize = 4096;
@@ -93,7 +93,8 @@ pub struct Named {
 impl Revisions {
     /// Requests the newest revision now, and waits as long as its source waits.
     pub fn look(repository: &Repository, tags: bool) -> Result<Self, TreeError> {
-        Looked::at(repository.heads.clone(), &*repository.store, tags).map(|looked| looked.told(repository))
+        CheckedRevision::at(repository.heads.clone(), &*repository.store, tags)
+            .map(|looked| looked.told(repository))
     }
 
     /// Limits the tagged revisions to the newest ones that fit into a daemon's reply.
@@ -107,12 +108,12 @@ impl Revisions {
 }
 
 /// Result of a check for a new revision.
-struct Looked {
+struct CheckedRevision {
     published: Published,
     tags: Option<Vec<Named>>,
 }
 
-impl Looked {
+impl CheckedRevision {
     fn at(heads: esker_store::HeadKeeper, store: &dyn ObjectStore, tags: bool) -> Result<Self, TreeError> {
         let published = Published::look(&heads)?;
         let tags = tags.then(|| published.tags(store)).transpose()?;
@@ -142,9 +143,9 @@ impl Looked {
 
 /// Pending checks of a mount, which must not block its control socket.
 #[derive(Debug, Default)]
-pub(crate) struct Looks(Arc<()>);
+pub(crate) struct RevisionChecks(Arc<()>);
 
-impl Looks {
+impl RevisionChecks {
     /// Requests the revision from the server, and waits at most `patience` for the reply.
     pub(crate) fn look(&self, repository: &Repository, tags: bool, patience: Duration) -> Revisions {
         let found = self.begin(repository, tags).and_then(|answer| {
@@ -161,15 +162,15 @@ impl Looks {
         &self,
         repository: &Repository,
         tags: bool,
-    ) -> Result<std::sync::mpsc::Receiver<Result<Looked, String>>, String> {
+    ) -> Result<std::sync::mpsc::Receiver<Result<CheckedRevision, String>>, String> {
         let permit = Arc::clone(&self.0);
         // Ours, and the one just made.
-        if Arc::strong_count(&permit) > LOOKS_MAX + 1 {
+        if Arc::strong_count(&permit) > CHECKS_MAX + 1 {
             return Err("earlier requests still wait for its server".to_owned());
         }
         let (heads, store) = (repository.heads.clone(), Arc::clone(&repository.store));
         let look = move || {
-            let found = Looked::at(heads, &*store, tags).map_err(|error| esker_view::chain(&error));
+            let found = CheckedRevision::at(heads, &*store, tags).map_err(|error| esker_view::chain(&error));
             drop(permit);
             found
         };

@@ -292,7 +292,7 @@ pub fn seconds(time: SystemTime) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use esker_store::{Reach, RouteStatus};
+    use esker_store::{EndpointStatus, RouteStatus};
     use serde_json::Value;
 
     use super::*;
@@ -316,7 +316,8 @@ mod tests {
     /// Scripts read these names, and an `esker status` of another build does.
     #[test]
     fn the_status_keeps_its_field_names() {
-        let reach = Reach { since: Some(1), why: Some("no answer".into()), ..Reach::default() };
+        let reach =
+            EndpointStatus { since: Some(1), why: Some("no answer".into()), ..EndpointStatus::default() };
         let route = RouteStatus {
             servers: vec![reach.clone()],
             proxies: vec![vec![reach]],

@@ -14,12 +14,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use esker_config::TalkOptions;
-use esker_store::{Reach, RouteStatus, Servers, StoreStatus};
+use esker_store::{EndpointStatus, RouteStatus, Servers, StoreStatus};
 use esker_view::View;
 
 use crate::attributes::direct_seconds;
 use crate::helper_process::Helper;
-use crate::metrics::{Affair, affairs};
+use crate::metrics::{ReferenceCounter, affairs};
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
 use crate::status::MountStatus;
@@ -29,18 +29,18 @@ use changes::MEGABYTE;
 /// Maximum length of a command in bytes.
 const COMMAND_MAX: usize = 1024;
 /// Timeout for a client's command, and for reading the reply.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a check for a new revision.
-const LOOK: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, most likely for lack of descriptors or memory. Without it the thread would
 /// spin; clients wait in the socket's queue meanwhile.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
 /// A socket in service until the process ends; its file is removed on drop. Dropping this takes it away.
 #[derive(Debug)]
-pub(crate) struct Talk(PathBuf);
+pub(crate) struct TalkSocket(PathBuf);
 
-impl Talk {
+impl TalkSocket {
     /// Starts serving the socket, which the helper binds.
     pub(crate) fn start(options: TalkOptions, helper: &Helper, served: Weak<Served>) -> io::Result<Self> {
         let listener = UnixListener::from(helper.listen()?);
@@ -51,7 +51,7 @@ impl Talk {
     }
 }
 
-impl Drop for Talk {
+impl Drop for TalkSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -80,8 +80,8 @@ fn accept_all(listener: &UnixListener, options: &TalkOptions, served: &Weak<Serv
 }
 
 fn serve(mut client: &UnixStream, options: &TalkOptions, served: &Arc<Served>) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(TIMEOUT))?;
+    client.set_write_timeout(Some(TIMEOUT))?;
     // Clients send a command at once, with or without an end of line, and do not say that it is all.
     let mut bytes = [0; COMMAND_MAX];
     let len = client.read(&mut bytes)?;
@@ -107,7 +107,7 @@ fn answer(
         "pid" => format!("{}\n", std::process::id()),
         "version" => format!("{}\n", env!("CARGO_PKG_VERSION")),
         "revision" => format!("{}\n", view.status().revision),
-        "remount" | "remount sync" => match view.refresh_within(LOOK) {
+        "remount" | "remount sync" => match view.refresh_within(POLL_INTERVAL) {
             Ok(looked) if looked.offline.is_some() => "Failed\n".to_owned(),
             Ok(looked) if looked.changed => "New revision applied\n".to_owned(),
             Ok(_) => "Catalog up to date\n".to_owned(),
@@ -143,7 +143,7 @@ fn answer(
 /// Returns the counters that the reference client has, too, in its form.
 fn internal_affairs(status: &MountStatus) -> String {
     let mut text = "Raw Counters:\nName|Value|Description\n".to_owned();
-    for Affair { name, value, help, .. } in affairs(status) {
+    for ReferenceCounter { name, value, help, .. } in affairs(status) {
         // Writing to a string can't fail.
         let _ = writeln!(text, "{name}|{value}|{help}");
     }
@@ -167,7 +167,11 @@ fn timeouts(servers: &Servers) -> String {
 
 /// Returns the hosts; the configured servers until the fetching process has reported.
 fn hosts(servers: &Servers, route: &RouteStatus) -> String {
-    let first = |at: usize, url: &String| Reach { name: url.clone(), active: at == 0, ..Reach::default() };
+    let first = |at: usize, url: &String| EndpointStatus {
+        name: url.clone(),
+        active: at == 0,
+        ..EndpointStatus::default()
+    };
     let all = match route.servers.is_empty() {
         true => servers.urls.iter().enumerate().map(|(at, url)| first(at, url)).collect(),
         false => route.servers.clone(),

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_that_act_are_replaced_and_others_stay() {
+    fn control_characters_are_replaced() {
         for text in ["", "plain", "naïve Ω 漢字 🦀", "a\tb\nc"] {
             assert_eq!(shown(text), text);
         }

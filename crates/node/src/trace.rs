@@ -16,5 +16,5 @@ mod wire;
 
 pub use activity::{Activity, Downloading, WaitingCall};
 pub use wire::{
-    Operation, Source, TraceEnd, TraceLine, TraceRequest, TraceStart, TracedCall, WaitsNs, Whose,
+    Operation, Source, TraceEnd, TraceLine, TraceRequest, TraceScope, TraceStart, TracedCall, WaitsNs,
 };

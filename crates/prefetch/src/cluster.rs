@@ -96,7 +96,7 @@ pub struct BundleObject {
 }
 
 /// Result of one turn of resolution.
-pub struct Turn<C> {
+pub struct ResolutionStep<C> {
     /// Objects that were found.
     pub objects: Vec<BundleObject>,
     /// Next step of the cluster.
@@ -163,14 +163,14 @@ impl<C: CatalogRequest> Cluster<C> {
     }
 
     /// Resolves the next reads, or retries those that waited for catalogs, which have arrived or failed by now.
-    pub fn turn(&mut self, files: &(impl FileLookup<Catalog = C> + ?Sized)) -> Turn<C> {
+    pub fn turn(&mut self, files: &(impl FileLookup<Catalog = C> + ?Sized)) -> ResolutionStep<C> {
         let mut objects = Vec::new();
         let fresh = self.next..self.reads.len().min(self.next + SLICE);
         self.next = fresh.end;
         let waited = if fresh.is_empty() { std::mem::take(&mut self.waiting) } else { Vec::new() };
         for number in waited.into_iter().chain(fresh) {
             if self.objects_left == 0 {
-                return Turn { objects, next: Next::Done };
+                return ResolutionStep { objects, next: Next::Done };
             }
             // Damaged and missing files are reported to the programs that read them.
             if let Err(catalog) = self.resolve(files, number, &mut objects) {
@@ -184,7 +184,7 @@ impl<C: CatalogRequest> Cluster<C> {
         } else {
             Next::Catalogs(std::mem::take(&mut self.missing))
         };
-        Turn { objects, next }
+        ResolutionStep { objects, next }
     }
 
     /// Keeps a read until its catalog has arrived, unless that catalog was requested before and failed.

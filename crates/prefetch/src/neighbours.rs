@@ -59,7 +59,7 @@ struct FolderHistory {
 
 /// Tracks the misses at one place in the folders of a folder.
 #[derive(Debug, Default)]
-struct Beside {
+struct SiblingMisses {
     /// Hashes of folders in which a file was missed at this place.
     branches: Vec<u64>,
     /// True if the place was prefetched from all folders, or has too many bytes.
@@ -69,7 +69,7 @@ struct Beside {
 /// Tracks the folders in which files were missed.
 pub(crate) struct Neighbours {
     known: HashMap<u64, FolderHistory>,
-    beside: HashMap<u64, Beside>,
+    beside: HashMap<u64, SiblingMisses>,
     /// Number of misses in a prefetched folder after which it is prefetched again; `None` for never.
     stale: Option<u8>,
 }
@@ -256,7 +256,7 @@ impl FolderHistory {
     }
 }
 
-impl Beside {
+impl SiblingMisses {
     /// Records a folder with a miss; returns true if the sibling folders should be prefetched now.
     fn count(&mut self, branch: &[u8]) -> bool {
         let branch = xxh3_64(branch);

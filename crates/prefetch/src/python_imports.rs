@@ -34,7 +34,7 @@ const EVALUATED_MAX: usize = 1 << 16;
 /// Maximum number of enclosing packages in which a module is searched.
 const AROUND_MAX: usize = 16;
 /// Maximum number of names that are searched for one importing module.
-const LOOKS_MAX: usize = 1 << 14;
+const LOOKUPS_MAX: usize = 1 << 14;
 
 /// A compiled module whose imports are to be evaluated.
 #[derive(Clone, Debug)]
@@ -171,7 +171,7 @@ impl PythonModules {
         }
         let roots = self.roots_for(root);
         let found = Imported::default();
-        let mut search = Search { ending: place.ending, folders, found, looks: LOOKS_MAX };
+        let mut search = Search { ending: place.ending, folders, found, looks: LOOKUPS_MAX };
         for import in imports {
             let inner = match import.level {
                 // Python 2 style: the import may be relative to any package around.

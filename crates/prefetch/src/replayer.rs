@@ -77,7 +77,7 @@ fn end(mut process: Child) {
 }
 
 /// Interval of checks whether a replayer that accepts no more input is still needed.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time that a replayer may take to end. It may wait for a server.
 const GRACE: Duration = Duration::from_millis(500);
 /// Number of replayers that ended early after which no more are started.
@@ -145,7 +145,7 @@ impl Drop for Replayer {
 }
 
 fn wait(pipe: impl AsFd) -> io::Result<()> {
-    let within = Timespec::try_from(LOOK_EVERY).map_err(io::Error::other)?;
+    let within = Timespec::try_from(POLL_INTERVAL).map_err(io::Error::other)?;
     match poll(&mut [PollFd::new(&pipe, PollFlags::OUT)], Some(&within)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),

@@ -33,8 +33,8 @@ use crate::error::PublishError;
 use crate::profiles::Profiles;
 use crate::progress::Phase;
 use crate::report::Report;
-use crate::returning::returning_objects;
 use crate::revision::{Context, PublishOptions};
+use crate::revived_objects::revived_objects;
 
 use prepared::{Prepared, Written};
 
@@ -96,7 +96,7 @@ pub(crate) fn commit(
             if prepared.onto.new.is_some() {
                 // It may start at a revision that nothing else keeps.
                 let (objects, head) = (&*context.published.objects, lock.head().verified.root_catalog().hash);
-                lock.keep(&returning_objects(objects, head, prepared.onto.root)?)?;
+                lock.keep(&revived_objects(objects, head, prepared.onto.root)?)?;
             }
         }
         report.add_bundles(&mut prepared.bundles);

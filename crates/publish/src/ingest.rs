@@ -120,7 +120,7 @@ impl Ingest<'_> {
         &mut self,
         context: &Context<'_>,
         index: &ContentIndex,
-        dry: bool,
+        dry_run: bool,
     ) -> Result<Collected, PublishError> {
         let started = Instant::now();
         let mut collector = Collector::new(context, self.owner);
@@ -135,10 +135,10 @@ impl Ingest<'_> {
         let PublishOptions { threads, stop, progress, .. } = &mut self.options;
         let mut tick = || progress(context.counters.progress(Phase::Store, 0, 0, started.elapsed()));
         let feeder: Feeder<'_> = Box::new(|feed| archive.read(&mut collector, feed));
-        let contents = context.pipeline(index, dry, *threads, stop)?.run(vec![feeder], &mut tick)?;
+        let contents = context.pipeline(index, dry_run, *threads, stop)?.run(vec![feeder], &mut tick)?;
         let mut collected = collector.finish(&contents)?;
         // A dry run has stored no rules that the archive brings.
-        if !(dry && Rules::change_in(&collected.changes)) {
+        if !(dry_run && Rules::change_in(&collected.changes)) {
             context.follow_rules(&mut collected.changes)?;
         }
         Ok(collected)

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::catalogs::{Built, CatalogBuilder, Outline};
 use crate::changes::{Changes, NewTree};
 use crate::error::PublishError;
-use crate::returning::returning_objects;
+use crate::revived_objects::revived_objects;
 use crate::snapshots;
 
 /// Description of a rollback.
@@ -155,7 +155,7 @@ fn existing_objects(
     revisions: &Revisions,
     report: &RollbackReport,
 ) -> Result<BTreeSet<ObjectName>, PublishError> {
-    let objects = returning_objects(&**revisions.objects(), report.before.root, report.target.root)?;
+    let objects = revived_objects(&**revisions.objects(), report.before.root, report.target.root)?;
     let missing = repository.storage().missing(&objects)?;
     let mut missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
     if missing.is_empty() {

@@ -12,7 +12,7 @@ use esker_repository::{
 use serde::Serialize;
 
 use crate::error::PublishError;
-use crate::returning::returning_objects;
+use crate::revived_objects::revived_objects;
 use crate::snapshots;
 
 /// A change of tags.
@@ -166,7 +166,7 @@ impl TagChange {
                 for tag in report.added.iter().chain(&report.moved).filter_map(|tag| history.find(&tag.name))
                 {
                     let head = lock.head().verified.root_catalog().hash;
-                    let objects = returning_objects(&**revisions.objects(), head, tag.root_catalog)?;
+                    let objects = revived_objects(&**revisions.objects(), head, tag.root_catalog)?;
                     lock.keep(&objects)?;
                 }
             }

@@ -2,9 +2,9 @@
 //!
 //! Object storage has no lock. There the head is replaced only if its bytes are still those that were read.
 
+mod carried_over;
 mod exclusive;
 mod history;
-mod kept;
 mod lease;
 mod lock;
 pub mod pending;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use esker_format::batch::Writer;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
-use esker_store::Beneath;
+use esker_store::RootedDir;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::answer::Answer;
@@ -68,7 +68,7 @@ pub(crate) fn nothing(names: &[ObjectName]) -> Answer {
 }
 
 /// Reads an object of at most `room` bytes.
-fn read(folders: &[Arc<Beneath>], name: &ObjectName, room: usize) -> Option<Vec<u8>> {
+fn read(folders: &[Arc<RootedDir>], name: &ObjectName, room: usize) -> Option<Vec<u8>> {
     let path = name.path();
     let opened = folders.iter().find_map(|folder| file(folder, &path).ok())?;
     let len = usize::try_from(opened.len).ok().filter(|len| *len <= room)?;

@@ -18,7 +18,7 @@ use tokio::time::{interval, sleep};
 use crate::repositories::{Repositories, Unread, manifest_of};
 
 /// Time between two polls of a manifest: the delay of an announcement.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of heartbeats, which show clients and proxies that the stream is alive.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
 
@@ -117,7 +117,7 @@ async fn watch_manifest(
     watched: Arc<Mutex<HashMap<RepositoryName, watch::Sender<Known>>>>,
     repository: RepositoryName,
 ) {
-    let mut ticks = interval(LOOK);
+    let mut ticks = interval(POLL_INTERVAL);
     loop {
         ticks.tick().await;
         let found = look(&repositories, &repository).await.ok().flatten();

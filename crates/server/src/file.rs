@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use esker_store::{Beneath, Links};
+use esker_store::{Links, RootedDir};
 use parking_lot::Mutex;
 
 /// Maximum number of folders of one root that stay open.
@@ -78,7 +78,7 @@ pub(crate) struct Folder {
 struct OpenFolder {
     /// Device and inode.
     identity: (u64, u64),
-    beneath: Arc<Beneath>,
+    beneath: Arc<RootedDir>,
 }
 
 impl std::fmt::Debug for Folder {
@@ -153,14 +153,14 @@ impl Folder {
     }
 
     /// Opens the folder itself, to open several files below it.
-    pub(crate) fn beneath(&self) -> io::Result<Arc<Beneath>> {
+    pub(crate) fn beneath(&self) -> io::Result<Arc<RootedDir>> {
         // One call in place of the four that open and close the folders on the way.
         let facts = rustix::fs::stat(self.path())?;
         let identity = (facts.st_dev, facts.st_ino);
         if let Some(known) = self.open.lock().get(&self.inside).filter(|known| known.identity == identity) {
             return Ok(known.beneath.clone());
         }
-        let root = Beneath::open(&self.root, &self.links)?;
+        let root = RootedDir::open(&self.root, &self.links)?;
         let beneath = match &self.inside {
             Some(inside) => root.enter(Path::new(inside))?,
             None => root,
@@ -177,7 +177,7 @@ impl Folder {
 }
 
 /// Opens a regular file below a folder.
-pub(crate) fn file(folder: &Beneath, path: &str) -> io::Result<Opened> {
+pub(crate) fn file(folder: &RootedDir, path: &str) -> io::Result<Opened> {
     let (file, facts) = folder.file(Path::new(path)).map_err(|error| match error.kind() {
         // A folder, a device or a FIFO is no file of a repository.
         io::ErrorKind::InvalidInput => io::ErrorKind::NotFound.into(),

@@ -90,7 +90,7 @@ pub struct ProxyOptions {
     pub cache_size: u64,
     /// Time for which a manifest is served without asking upstream.
     pub head_age: Duration,
-    /// Time for which a manifest is served while upstream is away.
+    /// Time for which a manifest is served while upstream is unreachable.
     pub stale_age: Duration,
     /// Age of an object's recorded last use at which a further use is recorded; `None` for the usual.
     pub record_use: Option<Duration>,
@@ -272,7 +272,7 @@ impl ProxyState {
                 "revision": revision.number,
                 "root_hash": revision.root,
                 "signed": revision.signed,
-                "upstream_away": place.files.is_away(),
+                "upstream_away": place.files.is_unreachable(),
                 "listeners": place.revision.receiver_count(),
             }))
         };

@@ -13,7 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
 /// Interval for looking at the files. A renewed certificate is used so much later at most.
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum size of a file of certificates or a key in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -92,7 +92,7 @@ impl TlsFiles {
     /// Reads the files again whenever they change.
     pub(crate) async fn follow(self: Arc<Self>) {
         // Another program replaces the files, with a rename or in place, on any file system.
-        let mut ticks = tokio::time::interval(LOOK);
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
         loop {
             ticks.tick().await;
             let files = self.clone();

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_after_a_program_is_found() {
+    fn an_image_appended_to_an_executable_is_found() {
         for (class, table_at, sizes_at) in [(2, 40, 58), (1, 32, 46)] {
             let mut bytes = vec![0; 1000];
             put(&mut bytes, 0, ELF_MAGIC);

@@ -33,13 +33,13 @@ const LINKS_MAX: usize = 40;
 
 /// A folder below which files are opened.
 #[derive(Debug)]
-pub struct Beneath {
+pub struct RootedDir {
     dir: OwnedFd,
     path: PathBuf,
     links: Arc<Links>,
 }
 
-impl Beneath {
+impl RootedDir {
     /// Opens the folder itself by a trusted path.
     pub fn open(path: &Path, links: &Arc<Links>) -> io::Result<Self> {
         let dir = rustix::fs::open(path, FOLDER, Mode::empty())?;
@@ -238,7 +238,7 @@ mod tests {
         }
 
         fn read(&self, links: Links, path: &str) -> io::Result<String> {
-            let beneath = Beneath::open(&self.at("repo"), &Arc::new(links))?;
+            let beneath = RootedDir::open(&self.at("repo"), &Arc::new(links))?;
             let (file, _) = beneath.file(Path::new(path))?;
             io::read_to_string(file)
         }

@@ -42,7 +42,7 @@ use crate::transport::source::{Fetch, Source, Stored};
 use crate::transport::status::NetworkStatus;
 use crate::transport::verify::Verifying;
 use crate::transport::{
-    BaseUrl, ConnectOptions, HttpOptions, HttpSource, Limits, Network, Site, TrafficCounts, Via,
+    BaseUrl, ConnectOptions, HttpOptions, HttpSource, Limits, Network, ProxyHop, Site, TrafficCounts,
 };
 use egress::Egress;
 use failure_counters::FailureCounters;
@@ -348,7 +348,7 @@ impl Router {
         let via = egress.proxy.map(|address| {
             let routes = self.routes.lock();
             let name = || routes.egresses.name(egress.id).unwrap_or_default().into();
-            Via { address, tls: egress.tls.then(name), login: routes.egresses.login(egress.id) }
+            ProxyHop { address, tls: egress.tls.then(name), login: routes.egresses.login(egress.id) }
         });
         let connect_options = ConnectOptions { limits, dns: dns.clone(), info_headers: info_headers.clone() };
         let site = Site::new(base.clone(), via, connect_options, (authorities, *http2), self.counts.clone());

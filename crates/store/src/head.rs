@@ -71,7 +71,7 @@ impl HeadOptions {
 /// Keeps the head of one repository up to date. Cheap to clone.
 #[derive(Clone)]
 pub struct HeadKeeper {
-    keeper: Arc<Keeper>,
+    keeper: Arc<HeadStore>,
 }
 
 /// Result of [`HeadKeeper::start`].
@@ -118,7 +118,7 @@ pub struct HeadStatus {
     pub unsaved: Option<String>,
 }
 
-struct Keeper {
+struct HeadStore {
     source: Arc<dyn Source>,
     store: Arc<dyn ObjectStore>,
     pool: Arc<Pool>,
@@ -155,7 +155,7 @@ impl HeadKeeper {
         let file = SavedFile::new(options.disk.clone(), heads, &options.name, &options.keys.id());
         let pool = engine.pool().clone();
         let (state, accepting) = (Mutex::default(), Mutex::default());
-        Self { keeper: Arc::new(Keeper { source, store, pool, file, options, state, accepting }) }
+        Self { keeper: Arc::new(HeadStore { source, store, pool, file, options, state, accepting }) }
     }
 
     /// Finds the first head: the server's, or the saved one if the server can't be reached. If the server's head fails
@@ -243,7 +243,7 @@ impl From<Started> for Refreshed {
     }
 }
 
-impl Keeper {
+impl HeadStore {
     fn what(&self) -> String {
         format!("the head of {}", self.options.name)
     }

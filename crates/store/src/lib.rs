@@ -42,7 +42,7 @@ mod sys;
 mod transport;
 mod wait_stats;
 
-pub use beneath::{Beneath, Links};
+pub use beneath::{Links, RootedDir};
 pub use cache::admin::{CachedObject, CheckProgress, DamagedObject, Goal};
 pub use cache::block_cache::{BlockCache, FileBlocks};
 pub use cache::disk::{
@@ -92,7 +92,7 @@ pub use transport::source::{
     AttemptRoute, Check, Expected, Fetch, FilePart, FileVersion, HttpRequest, MEMORY_MAX, Source, Spool,
     SpoolAccount, Stored, Validator,
 };
-pub use transport::status::{NetworkStatus, Reach, RouteStatus};
+pub use transport::status::{EndpointStatus, NetworkStatus, RouteStatus};
 pub use transport::{
     Client, ClientOptions, ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions,
     Poster, Received, Receiver, SseListener, SseOptions, SseStatus, TlsProblem, addresses_of,

@@ -141,8 +141,8 @@ impl ObjectStore for Objects {
         self.state.cached(wanted)
     }
 
-    fn doubt(&self, wanted: &ObjectRequest) {
-        self.state.cache.doubt(&wanted.key());
+    fn recheck(&self, wanted: &ObjectRequest) {
+        self.state.cache.recheck(&wanted.key());
     }
 
     fn add_holder(&self, holder: Weak<dyn Holder>) {

@@ -58,7 +58,7 @@ pub(crate) use network::Network;
 pub use options::HttpOptions;
 pub use post::Poster;
 pub use receive::Receiver;
-pub(crate) use site::{ConnectOptions, Limits, Site, Via};
+pub(crate) use site::{ConnectOptions, Limits, ProxyHop, Site};
 pub use sse::{EventHandler, SseListener, SseOptions, SseStatus};
 pub use tls::TlsProblem;
 pub(crate) use traffic_counts::TrafficCounts;

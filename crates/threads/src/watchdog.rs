@@ -14,7 +14,7 @@ use crate::spawn;
 /// Minimum duration of work that is checked.
 const CHECK_AFTER: Duration = Duration::from_secs(2);
 /// Timeout of a small operation on a working disk.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Error: a disk does not respond.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,7 +30,7 @@ pub fn unless_disk_hangs<T: Send + 'static>(
     folder: &Path,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, DiskHangs> {
-    watch(folder, (CHECK_AFTER, PATIENCE), work, touch)
+    watch(folder, (CHECK_AFTER, TIMEOUT), work, touch)
 }
 
 /// Runs `work` and waits at most `patience`; for operations that are short unless a disk hangs.
@@ -121,7 +121,7 @@ mod tests {
         });
         // The work may end between the two steps of a probe, which goes on in its own thread.
         let is_empty = || fs::read_dir(folder.path()).expect("the folder").next().is_none();
-        assert!(until(PATIENCE, is_empty), "nothing is left");
+        assert!(until(TIMEOUT, is_empty), "nothing is left");
     }
 
     #[test]
@@ -130,6 +130,6 @@ mod tests {
         let left = watch(Path::new("/cache"), (SHORT, SHORT), std::thread::park, hang);
         assert_eq!(left.expect_err("it hangs").to_string(), "the disk under /cache does not answer");
         assert_eq!(within(SHORT, std::thread::park), None);
-        assert_eq!(within(PATIENCE, || 5), Some(5));
+        assert_eq!(within(TIMEOUT, || 5), Some(5));
     }
 }

@@ -164,7 +164,7 @@ impl Core {
         if !info.chunked {
             if let Some(hash) = info.content {
                 let object = ObjectName::new(hash, ObjectKind::File);
-                self.store.doubt(&ObjectRequest::new(object, compression, "").size(info.size));
+                self.store.recheck(&ObjectRequest::new(object, compression, "").size(info.size));
             }
             return;
         }
@@ -172,7 +172,7 @@ impl Core {
         let first = chunks.partition_point(|chunk| chunk.offset + chunk.size <= offset);
         for chunk in chunks.iter().skip(first).take_while(|chunk| chunk.offset < end).take(PIECES_MAX) {
             let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
-            self.store.doubt(&ObjectRequest::new(object, compression, "").size(chunk.size));
+            self.store.recheck(&ObjectRequest::new(object, compression, "").size(chunk.size));
         }
     }
 

@@ -20,7 +20,7 @@ use esker_format::path::split;
 ///
 /// It needs well below a millisecond for each file; an eviction thread that waits for files in use is only a little
 /// late.
-const PATIENCE: Duration = Duration::from_millis(250);
+const TIMEOUT: Duration = Duration::from_millis(250);
 
 impl Holder for Core {
     fn release(&self, victims: &[CacheKey]) -> Vec<bool> {
@@ -36,7 +36,7 @@ impl Holder for Core {
         }
         if !names.is_empty() {
             self.tell(&names);
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             self.open_files.wait_released(deadline, |held| held.holders(victims).iter().all(Vec::is_empty));
         }
         let left = self.open_files.holders(victims);

@@ -39,7 +39,7 @@ pub(crate) fn of_store(error: StoreError, object: impl Into<String>) -> TreeErro
     TreeError::on(kind, object).because(error)
 }
 
-/// Returns the error for a verified catalog with invalid content, which was published so.
+/// Returns the error for a catalog that is verified, and was published with invalid content.
 pub(crate) fn of_catalog(error: CatalogError, catalog: impl Into<String>) -> TreeError {
     TreeError::on(ErrorKind::Damaged, catalog).because(error)
 }

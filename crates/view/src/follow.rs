@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_secs(180);
 ///
 /// It never takes noticeable time, since threads that answer may not block; the limit only keeps a bug there from
 /// stopping all updates.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Result of a check for a new head.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,7 +229,7 @@ impl Core {
         let seen = old.seen();
         old.when_gone(sender);
         drop(old);
-        if gone.recv_timeout(ANSWER_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        if gone.recv_timeout(ANSWER_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             let cause =
                 "an answer from the previous revision is still outstanding; cached entries may be outdated";
             self.failures.add_text("the change of revision".to_owned(), cause.to_owned());

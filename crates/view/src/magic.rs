@@ -52,7 +52,7 @@ impl Protected {
 
 /// Entries that have an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum On {
+enum AppliesTo {
     Everything,
     /// All entries, once the mount provides values: see [`About`].
     Mounts,
@@ -68,52 +68,52 @@ enum On {
 }
 
 /// All names, in order.
-const NAMES: [(&str, On); 45] = [
-    ("bundle_trigger", On::Files),
-    ("user.authz", On::Nothing),
-    ("user.bundle_trigger", On::Files),
-    ("user.catalog_counters", On::Everything),
-    ("user.chunk_list", On::Files),
-    ("user.chunks", On::Files),
-    ("user.compression", On::Files),
-    ("user.direct_io", On::Files),
-    ("user.esker.error", On::Everything),
-    ("user.external_file", On::Files),
-    ("user.external_host", On::Mounts),
-    ("user.external_timeout", On::Mounts),
-    ("user.external_url", On::Outside),
-    ("user.fqrn", On::Everything),
-    ("user.hash", On::Content),
-    ("user.hitrate", On::Mounts),
-    ("user.host", On::Mounts),
-    ("user.host_list", On::Mounts),
-    ("user.lhash", On::Nothing),
-    ("user.logbuffer", On::Everything),
-    ("user.ncleanup24", On::Mounts),
-    ("user.nclg", On::Everything),
-    ("user.ndiropen", On::Mounts),
-    ("user.ndownload", On::Mounts),
-    ("user.nioerr", On::Everything),
-    ("user.nopen", On::Mounts),
-    ("user.proxy", On::Mounts),
-    ("user.proxy_list", On::Mounts),
-    ("user.proxy_list_external", On::Mounts),
-    ("user.pubkeys", On::Mounts),
-    ("user.rawlink", On::Links),
-    ("user.repo_counters", On::Everything),
-    (METAINFO, On::Asking),
-    ("user.revision", On::Everything),
-    ("user.root_hash", On::Everything),
-    ("user.rx", On::Mounts),
-    ("user.speed", On::Mounts),
-    ("user.tag", On::Everything),
-    ("user.timeout", On::Mounts),
-    ("user.timeout_direct", On::Mounts),
-    ("user.timestamp_last_ioerr", On::Everything),
-    ("user.useddirp", On::Mounts),
-    ("user.usedfd", On::Mounts),
-    ("user.version", On::Everything),
-    ("xfsroot.rawlink", On::Links),
+const NAMES: [(&str, AppliesTo); 45] = [
+    ("bundle_trigger", AppliesTo::Files),
+    ("user.authz", AppliesTo::Nothing),
+    ("user.bundle_trigger", AppliesTo::Files),
+    ("user.catalog_counters", AppliesTo::Everything),
+    ("user.chunk_list", AppliesTo::Files),
+    ("user.chunks", AppliesTo::Files),
+    ("user.compression", AppliesTo::Files),
+    ("user.direct_io", AppliesTo::Files),
+    ("user.esker.error", AppliesTo::Everything),
+    ("user.external_file", AppliesTo::Files),
+    ("user.external_host", AppliesTo::Mounts),
+    ("user.external_timeout", AppliesTo::Mounts),
+    ("user.external_url", AppliesTo::Outside),
+    ("user.fqrn", AppliesTo::Everything),
+    ("user.hash", AppliesTo::Content),
+    ("user.hitrate", AppliesTo::Mounts),
+    ("user.host", AppliesTo::Mounts),
+    ("user.host_list", AppliesTo::Mounts),
+    ("user.lhash", AppliesTo::Nothing),
+    ("user.logbuffer", AppliesTo::Everything),
+    ("user.ncleanup24", AppliesTo::Mounts),
+    ("user.nclg", AppliesTo::Everything),
+    ("user.ndiropen", AppliesTo::Mounts),
+    ("user.ndownload", AppliesTo::Mounts),
+    ("user.nioerr", AppliesTo::Everything),
+    ("user.nopen", AppliesTo::Mounts),
+    ("user.proxy", AppliesTo::Mounts),
+    ("user.proxy_list", AppliesTo::Mounts),
+    ("user.proxy_list_external", AppliesTo::Mounts),
+    ("user.pubkeys", AppliesTo::Mounts),
+    ("user.rawlink", AppliesTo::Links),
+    ("user.repo_counters", AppliesTo::Everything),
+    (METAINFO, AppliesTo::Asking),
+    ("user.revision", AppliesTo::Everything),
+    ("user.root_hash", AppliesTo::Everything),
+    ("user.rx", AppliesTo::Mounts),
+    ("user.speed", AppliesTo::Mounts),
+    ("user.tag", AppliesTo::Everything),
+    ("user.timeout", AppliesTo::Mounts),
+    ("user.timeout_direct", AppliesTo::Mounts),
+    ("user.timestamp_last_ioerr", AppliesTo::Everything),
+    ("user.useddirp", AppliesTo::Mounts),
+    ("user.usedfd", AppliesTo::Mounts),
+    ("user.version", AppliesTo::Everything),
+    ("xfsroot.rawlink", AppliesTo::Links),
 ];
 
 /// Attribute with the repository's description of itself.
@@ -126,15 +126,15 @@ pub fn is_magic(name: &str) -> bool {
 
 /// Returns the magic attributes that an entry lists.
 pub(crate) fn listed(kind: Kind, info: &NodeInfo, is_told: bool) -> impl Iterator<Item = &'static str> {
-    let has = move |on: On| match on {
-        On::Everything => true,
-        On::Mounts => is_told,
-        On::Content => kind == Kind::File && info.content.is_some(),
-        On::Files => kind == Kind::File,
-        On::Outside => is_told && info.external,
+    let has = move |on: AppliesTo| match on {
+        AppliesTo::Everything => true,
+        AppliesTo::Mounts => is_told,
+        AppliesTo::Content => kind == Kind::File && info.content.is_some(),
+        AppliesTo::Files => kind == Kind::File,
+        AppliesTo::Outside => is_told && info.external,
         // Linux has no namespace for the other name.
-        On::Links => kind == Kind::Symlink,
-        On::Asking | On::Nothing => false,
+        AppliesTo::Links => kind == Kind::Symlink,
+        AppliesTo::Asking | AppliesTo::Nothing => false,
     };
     NAMES.iter().filter(move |(name, on)| has(*on) && name.starts_with("user.")).map(|(name, _)| *name)
 }

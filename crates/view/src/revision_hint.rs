@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 /// Maximum random delay of the first check, so that the nodes of a site don't check at the same moment.
 const SPREAD: Duration = Duration::from_millis(400);
 /// Delay of the second check. Each further delay is twice as long; a replica or a proxy may be behind for a minute.
-const AGAIN: Duration = Duration::from_secs(1);
+const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of checks for a hint, which take two minutes.
-const LOOKS_MAX: u32 = 7;
+const CHECKS_MAX: u32 = 7;
 /// Time for which hints are ignored after a false one.
 const DEAF: Duration = Duration::from_secs(600);
 
@@ -61,12 +61,12 @@ impl RevisionHint {
             return;
         }
         waiting.looks += 1;
-        if waiting.looks == LOOKS_MAX {
+        if waiting.looks == CHECKS_MAX {
             self.waiting = None;
             self.deaf_until = Some(now + DEAF);
             return;
         }
-        waiting.due = now + AGAIN.saturating_mul(1 << (waiting.looks - 1));
+        waiting.due = now + FIRST_DELAY.saturating_mul(1 << (waiting.looks - 1));
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
             hint.heard(None, 7, now);
             all += looks(&mut hint, |_| 7, now + Duration::from_secs(1));
         }
-        assert_eq!(all, LOOKS_MAX);
+        assert_eq!(all, CHECKS_MAX);
         hint.heard(Some(2000), 7, start + DEAF + DEAF);
         assert!(hint.due().is_some(), "it gets another chance");
     }

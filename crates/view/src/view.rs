@@ -185,7 +185,7 @@ impl View {
     }
 
     /// Sets the source of magic attributes that the view does not know itself. Only the first call has an effect.
-    pub fn tell(&self, about: Arc<dyn About>) {
+    pub fn set_provider(&self, about: Arc<dyn About>) {
         let _ = self.core.about.set(about);
     }
 

@@ -15,7 +15,7 @@ const DIRECTORY: usize = 100;
 pub(super) struct Packages {
     /// Number of packages.
     pub(super) count: usize,
-    /// Entries of each, the marker of its catalog included.
+    /// Number of entries of a package, with the marker of its catalog.
     entries: usize,
     /// True if no two files have the same content.
     distinct: bool,

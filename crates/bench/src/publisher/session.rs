@@ -17,7 +17,7 @@ use super::reference::{Reference, reflog_checksum, storage, temporary};
 use crate::measure::Cost;
 
 /// Longest wait for the end of a client, or for a mount that is busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Options of the overlay, as `cvmfs_server` sets them.
 const OVERLAY: &str = "xino=off,redirect_dir=off,metacopy=off,index=off";
@@ -164,14 +164,14 @@ impl<'r> Session<'r> {
     fn unmount(&mut self) -> Result<()> {
         let client = self.client();
         while let Some(mounted) = self.mounted.last() {
-            let is_gone = waiting::until(PATIENCE, || unmount(mounted, UnmountFlags::empty()).is_ok());
+            let is_gone = waiting::until(TIMEOUT, || unmount(mounted, UnmountFlags::empty()).is_ok());
             ensure!(is_gone, "can't unmount {}", mounted.display());
             self.mounted.pop();
         }
         let Some(client) = client else { return Ok(()) };
         // A client that is gone already has no descriptor.
         let Ok(ended) = pidfd_open(client, PidfdFlags::empty()) else { return Ok(()) };
-        let limit = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let limit = Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         let ready = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&limit))?;
         ensure!(ready == 1, "the reference's client doesn't end");
         Ok(())

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_described_by_a_file() {
+    fn a_client_is_read_from_its_description_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("clients.toml");
         let text = "[[client]]\nname = 'copy'\nmount = 'echo {url} > {mountpoint}/mounted'\nunmount = 'rm {mountpoint}/mounted'\n\

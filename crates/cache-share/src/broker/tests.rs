@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with
 use rustix::process::{Gid, Uid};
 
 use super::*;
-use crate::shared_cache::{BrokerAddress, Receiver, SharedCache, Through, ToWriter, VERSION, send};
+use crate::shared_cache::{BrokerAddress, ObjectProvider, Receiver, SharedCache, ToWriter, VERSION, send};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const ALICE: u32 = 61_001;
@@ -176,7 +176,7 @@ fn users_read_objects_that_another_user_fetched() {
     for uid in users {
         let read_it = || {
             let store = node.open("public.test");
-            assert!(matches!(store.through(), Some(Through::Broker(_))));
+            assert!(matches!(store.through(), Some(ObjectProvider::Broker(_))));
             assert!(read(&*store, &object.wanted) == object.plain);
         };
         if uid == node.me { read_it() } else { as_user(uid, read_it) }
@@ -346,7 +346,7 @@ fn an_object_that_a_client_can_not_read_is_fetched_again() {
     let handle = get(&*store, &object.wanted).expect("an object");
     assert!(handle.read_all().is_err(), "the file ends early");
     drop(handle);
-    store.doubt(&object.wanted);
+    store.recheck(&object.wanted);
     assert!(read(&*store, &object.wanted) == object.plain);
     assert!(node.asked_for(&object) > before);
 }
@@ -498,7 +498,7 @@ fn a_restarted_broker_is_used_again() {
     node.start();
     let handle = receiver.recv_timeout(PATIENCE).expect("an answer").expect("an object");
     assert!(handle.read_all().expect("bytes") == second.plain);
-    assert!(matches!(store.through(), Some(Through::Broker(_))));
+    assert!(matches!(store.through(), Some(ObjectProvider::Broker(_))));
 }
 
 /// The process that listens at the socket must belong to a trusted user.
@@ -514,7 +514,7 @@ fn the_socket_of_an_untrusted_user_is_not_used() {
     let url = node.mirror.url("public.test");
     let store =
         SharedCache::open_through(&cache, &url, Box::new(open), Some(address)).expect("a private cache");
-    assert_eq!(store.through(), Some(Through::Ourselves));
+    assert_eq!(store.through(), Some(ObjectProvider::Ourselves));
 }
 
 #[test]

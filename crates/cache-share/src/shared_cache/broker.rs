@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::address::{self, Listener};
 use super::admin;
-use super::progress::{Further, Requests};
+use super::progress::{ProgressedRequests, Requests};
 use super::quota::{Bounds, Connection, Quota, QuotaSlot, Warming};
 use super::release::RemoteHolder;
 use super::requests::ClientRequests;
@@ -31,14 +31,14 @@ use crate::peer::Peer;
 pub(crate) const OWN: Bounds =
     Bounds { connections: 4096, questions: 1 << 16, answers: 1 << 16, warms: 1 << 16 };
 /// Time without reading a reply after which a client is disconnected.
-const SEND_PATIENCE: Duration = Duration::from_secs(30);
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for sending to a client of another user.
-const STRANGER_SEND_PATIENCE: Duration = Duration::from_secs(5);
+const STRANGER_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of unread bytes of another user's client. They are some hundred replies, each with a descriptor;
 /// the system limits a user's descriptors in flight.
 const STRANGER_UNREAD: usize = 64 * 1024;
 /// Maximum number of unread bytes for a client of another user.
-const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a connection that could not be accepted, because descriptors or memory are short.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Interval of progress messages to a client.
@@ -65,12 +65,12 @@ pub(crate) struct Admission {
 }
 
 /// Server of the writer of a cache for other processes of its user, and root's.
-struct Own {
+struct OwnerHost {
     writer: Arc<dyn Writer>,
     quota: Arc<Quota>,
 }
 
-impl Host for Own {
+impl Host for OwnerHost {
     fn admit(&self, peer: &Peer) -> Option<Admission> {
         let connection = peer.is_trusted().then(|| self.quota.connect()).flatten()?;
         Some(Admission { quota: self.quota.clone(), _connection: connection, is_stranger: false })
@@ -105,7 +105,7 @@ struct Stopping {
 struct Clients(Mutex<Vec<Weak<OwnedFd>>>);
 
 /// Outgoing message to a client.
-pub(super) struct Out {
+pub(super) struct OutgoingMessage {
     /// Message to send; with none the sender checks its state.
     message: Option<ToClient>,
     /// Object to send with the message.
@@ -115,13 +115,13 @@ pub(super) struct Out {
     _warming: Option<Warming>,
 }
 
-impl From<ToClient> for Out {
+impl From<ToClient> for OutgoingMessage {
     fn from(message: ToClient) -> Self {
         Self { message: Some(message), handle: None, _turn: None, _warming: None }
     }
 }
 
-impl Out {
+impl OutgoingMessage {
     /// Creates a reply that frees a quota slot when it is sent.
     pub(super) fn answer(message: ToClient, handle: Option<Handle>, turn: QuotaSlot) -> Self {
         Self { message: Some(message), handle, _turn: Some(turn), _warming: None }
@@ -141,7 +141,7 @@ impl Broker {
 
     /// Serves this user at a socket in the cache folder, whose lock `writer` holds.
     pub(crate) fn start_on(listener: Listener, writer: Arc<dyn Writer>) -> io::Result<Self> {
-        Self::serve(listener, Arc::new(Own { writer, quota: Quota::new(OWN) }))
+        Self::serve(listener, Arc::new(OwnerHost { writer, quota: Quota::new(OWN) }))
     }
 
     /// Serves all clients that the host admits.
@@ -196,12 +196,12 @@ impl Clients {
     fn serve(&self, socket: OwnedFd, peer: Peer, host: Arc<dyn Host>) -> io::Result<()> {
         let Some(admission) = host.admit(&peer) else { return Ok(()) };
         if admission.is_stranger {
-            address::limit_sends(&socket, STRANGER_SEND_PATIENCE)?;
+            address::limit_sends(&socket, STRANGER_SEND_TIMEOUT)?;
             address::limit_unread(&socket, STRANGER_UNREAD)?;
         } else {
-            address::limit_sends(&socket, SEND_PATIENCE)?;
+            address::limit_sends(&socket, SEND_TIMEOUT)?;
         }
-        address::limit_receives(&socket, Some(GREETING_PATIENCE))?;
+        address::limit_receives(&socket, Some(GREETING_TIMEOUT))?;
         let receiver = Receiver::new(socket.try_clone()?);
         let socket = Arc::new(socket);
         {
@@ -290,7 +290,7 @@ fn greet(
 struct Hearing<'a> {
     store: Arc<dyn ObjectStore>,
     questions: ClientRequests,
-    outbox: &'a Sender<Out>,
+    outbox: &'a Sender<OutgoingMessage>,
     quota: &'a Arc<Quota>,
     /// Open cancel tokens of the client, by the client's numbers.
     tokens: HashMap<u64, CancelToken>,
@@ -300,7 +300,7 @@ fn hear_all(
     receiver: &mut Receiver,
     (store, requests): (Arc<dyn ObjectStore>, Arc<Requests>),
     holder: &RemoteHolder,
-    outbox: &Sender<Out>,
+    outbox: &Sender<OutgoingMessage>,
     (peer, quota): (&Peer, &Arc<Quota>),
 ) -> io::Result<()> {
     let questions = ClientRequests::new(store.clone(), quota.clone(), outbox.clone(), requests);
@@ -320,7 +320,7 @@ fn hear_all(
                 }
             }
             ToWriter::Doubt { object } => {
-                hearing.store.doubt(&object.read().ok_or(io::ErrorKind::InvalidData)?);
+                hearing.store.recheck(&object.read().ok_or(io::ErrorKind::InvalidData)?);
             }
             ToWriter::Released { id, held } => holder.answer(id, held),
             ToWriter::Status { id } => hearing.status(id),
@@ -332,7 +332,7 @@ fn hear_all(
 impl Hearing<'_> {
     /// Sends an immediate reply. The client may be gone by now.
     fn answer(&self, message: ToClient) {
-        let _ = self.outbox.send(Out::answer(message, None, self.quota.answer()));
+        let _ = self.outbox.send(OutgoingMessage::answer(message, None, self.quota.answer()));
     }
 
     fn status(&self, id: u64) {
@@ -360,7 +360,7 @@ impl Hearing<'_> {
                 Ok(Warmed::Fetched(bytes)) => ToClient::Warmed { id, fetched_bytes: Some(bytes) },
                 Err(error) => ToClient::Failed { id, error: ErrorMessage::new(&error) },
             };
-            let _ = outbox.send(Out { _warming: Some(warming), ..message.into() });
+            let _ = outbox.send(OutgoingMessage { _warming: Some(warming), ..message.into() });
         });
         self.store.warm(wanted, token, answer);
         Ok(())
@@ -375,7 +375,7 @@ impl Drop for Hearing<'_> {
 }
 
 /// Sends queued messages; after a failure it only drains the queue, which closes the files.
-fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, requests: &Requests) {
+fn answer_all(socket: &OwnedFd, inbox: &Inbox<OutgoingMessage>, requests: &Requests) {
     let mut connected = true;
     let mut told = Instant::now();
     loop {
@@ -386,7 +386,7 @@ fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, requests: &Requests) {
         };
         if connected && told.elapsed() >= PROGRESS_EVERY {
             told = Instant::now();
-            for Further { ids, heard } in requests.further() {
+            for ProgressedRequests { ids, heard } in requests.further() {
                 connected =
                     connected && send(socket.as_fd(), &ToClient::Progress { ids, heard }, None).is_ok();
             }

@@ -22,9 +22,9 @@ use super::writer::BrokerAddress;
 use crate::peer;
 
 /// Timeout for a new writer's reply to a greeting: it may be checking its index.
-pub(super) const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that `esker status` waits for the writer's numbers.
-const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time without a message after which a writer with pending requests is pinged, and time after that until the requests
 /// fail. It answers a ping without waiting for anything, so a writer that doesn't is stopped, or worse.
@@ -196,7 +196,7 @@ impl Client {
 
     /// Requests the status from the writer; returns the last known one if no reply arrives in time.
     pub(super) fn status(&self) -> Option<StoreStatus> {
-        let deadline = Instant::now() + STATUS_PATIENCE;
+        let deadline = Instant::now() + STATUS_TIMEOUT;
         let mut state = self.state.lock();
         let id = self.ask_status(&mut state);
         while !state.lost && state.status.as_ref().is_none_or(|(answered, _)| *answered < id) {

@@ -26,7 +26,7 @@ struct State {
 }
 
 /// Requests with progress since the previous call.
-pub(super) struct Further {
+pub(super) struct ProgressedRequests {
     pub(super) ids: Vec<u64>,
     pub(super) heard: u64,
 }
@@ -51,7 +51,7 @@ impl Requests {
     }
 
     /// Returns the requests with progress since the last call; empty if there are none.
-    pub(super) fn further(&self) -> Vec<Further> {
+    pub(super) fn further(&self) -> Vec<ProgressedRequests> {
         let mut state = self.0.lock();
         let mut ids = Vec::new();
         for (id, (progress, known)) in &mut state.open {
@@ -61,7 +61,7 @@ impl Requests {
                 ids.push(*id);
             }
         }
-        ids.chunks(IDS_MAX).map(|ids| Further { ids: ids.to_vec(), heard: state.heard }).collect()
+        ids.chunks(IDS_MAX).map(|ids| ProgressedRequests { ids: ids.to_vec(), heard: state.heard }).collect()
     }
 }
 

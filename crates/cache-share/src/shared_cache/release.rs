@@ -14,11 +14,11 @@ use parking_lot::{Condvar, Mutex};
 use super::wire::RELEASE_MAX;
 
 /// Timeout of one release request: longer than a kernel takes to send its FORGETs.
-pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeout of a release request to another user's client. All clients are asked in parallel, so that an
 /// eviction of many objects loses little time by silent ones.
-const STRANGER_PATIENCE: Duration = Duration::from_millis(250);
+const STRANGER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Time after a timeout during which another user's client isn't waited for again.
 const STRANGER_PAUSE: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ struct State {
 
 impl RemoteHolder {
     pub(super) fn new(ask: impl Fn(u64, &[CacheKey]) -> bool + Send + Sync + 'static) -> Self {
-        Self::with_patience(ask, ANSWER_PATIENCE, SILENCE_MAX)
+        Self::with_patience(ask, ANSWER_TIMEOUT, SILENCE_MAX)
     }
 
     fn with_patience(
@@ -65,7 +65,7 @@ impl RemoteHolder {
     /// Creates a holder for a client of another user: it is asked with a short timeout, holds nothing if it is
     /// silent, and is not asked in an emergency.
     pub(super) fn of_stranger(ask: impl Fn(u64, &[CacheKey]) -> bool + Send + Sync + 'static) -> Self {
-        Self { binding: false, ..Self::with_patience(ask, STRANGER_PATIENCE, Duration::ZERO) }
+        Self { binding: false, ..Self::with_patience(ask, STRANGER_TIMEOUT, Duration::ZERO) }
     }
 
     /// Handles the client's reply. A late one shows at least that the client is alive.

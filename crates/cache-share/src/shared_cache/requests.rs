@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver as Inbox, Sender, SyncSender, sync_channel};
 use esker_store::{Callback, Handle, ObjectRequest, ObjectStore, StoreError};
 use esker_threads::waits::WaitTimes;
 
-use super::broker::Out;
+use super::broker::OutgoingMessage;
 use super::progress::Requests;
 use super::quota::{Quota, QuotaSlot};
 use super::wire::{ErrorMessage, ToClient, micros};
@@ -29,7 +29,7 @@ pub(super) struct ClientRequests {
 struct RequestWorker {
     store: Arc<dyn ObjectStore>,
     quota: Arc<Quota>,
-    outbox: Sender<Out>,
+    outbox: Sender<OutgoingMessage>,
     requests: Arc<Requests>,
     /// True if the client is gone.
     gone: AtomicBool,
@@ -39,7 +39,7 @@ impl ClientRequests {
     pub(super) fn new(
         store: Arc<dyn ObjectStore>,
         quota: Arc<Quota>,
-        outbox: Sender<Out>,
+        outbox: Sender<OutgoingMessage>,
         requests: Arc<Requests>,
     ) -> Self {
         let worker = RequestWorker { store, quota, outbox, requests, gone: AtomicBool::new(false) };
@@ -54,7 +54,7 @@ impl ClientRequests {
         }
         if self.worker.requests.begin(id, &wanted.requester.progress) {
             // As long as there is any, the sender looks whether they come further.
-            let _ = self.worker.outbox.send(Out::wake());
+            let _ = self.worker.outbox.send(OutgoingMessage::wake());
         }
         match self.worker.quota.try_ask() {
             Some(turn) => self.worker.ask(id, wanted, turn),
@@ -121,7 +121,7 @@ impl RequestWorker {
 
 /// Sends a reply, which frees the slot. The client may be gone by then.
 fn answer(
-    outbox: &Sender<Out>,
+    outbox: &Sender<OutgoingMessage>,
     id: u64,
     outcome: Result<Handle, StoreError>,
     waits: WaitTimes,
@@ -131,5 +131,5 @@ fn answer(
         Ok(handle) => (ToClient::Object { id, len: handle.len(), waits_us: micros(waits) }, Some(handle)),
         Err(error) => (ToClient::Failed { id, error: ErrorMessage::new(&error) }, None),
     };
-    let _ = outbox.send(Out::answer(message, handle, turn));
+    let _ = outbox.send(OutgoingMessage::answer(message, handle, turn));
 }

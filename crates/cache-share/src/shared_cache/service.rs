@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use esker_store::{Blame, Cause, Holder, StoreError};
 
 use super::broker::Broker;
-use super::client::{Client, GREETING_PATIENCE, Owner, Refused, WriterSocket};
+use super::client::{Client, GREETING_TIMEOUT, Owner, Refused, WriterSocket};
 use super::writer::{BrokerAddress, Writer};
 use super::{Event, Role, SharedCache, leave};
 
@@ -18,12 +18,12 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// Maximum pause between elections.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Time limit for the return of a broker, after which the private cache is used.
-const BROKER_PATIENCE: Duration = Duration::from_secs(5);
+const BROKER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for a broker that clients can do without.
-const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Number of checks after which a client tries a broker again that refused it: the broker's rules may have
 /// changed.
-const LOOKS_AFTER_REFUSAL: u32 = 12;
+const PROBES_AFTER_REFUSAL: u32 = 12;
 
 /// Serves until the cache is closed.
 pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
@@ -41,7 +41,7 @@ pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
                 // we keep it open for later.
                 shared.received.forget_all();
                 // A broker that served us comes back soon, most likely. If another process did, there is none.
-                let patience = if was_broker { BROKER_PATIENCE } else { Duration::ZERO };
+                let patience = if was_broker { BROKER_TIMEOUT } else { Duration::ZERO };
                 if let Some(role) = shared.join_broker(patience, inbox) {
                     shared.take_role(role);
                 }
@@ -133,10 +133,10 @@ impl SharedCache {
     /// Returns to the broker if it is back.
     fn look_for_broker(&self, looks: u32) {
         let Some(broker) = self.broker.as_ref().filter(|_| !self.is_through_broker()) else { return };
-        if self.refusal().is_some() && !looks.is_multiple_of(LOOKS_AFTER_REFUSAL) {
+        if self.refusal().is_some() && !looks.is_multiple_of(PROBES_AFTER_REFUSAL) {
             return;
         }
-        if let Ok(client) = self.ask_broker(broker, LOOK_PATIENCE) {
+        if let Ok(client) = self.ask_broker(broker, PROBE_TIMEOUT) {
             tracing::info!("the broker at {} serves again", broker.socket.display());
             self.exchange(Role::Client(client));
         }
@@ -187,7 +187,7 @@ impl SharedCache {
         let broker = self.broker.as_ref()?;
         let deadline = Instant::now() + patience;
         loop {
-            match self.ask_broker(broker, if broker.is_named { GREETING_PATIENCE } else { LOOK_PATIENCE }) {
+            match self.ask_broker(broker, if broker.is_named { GREETING_TIMEOUT } else { PROBE_TIMEOUT }) {
                 Ok(client) => return Some(Role::Client(client)),
                 Err(Refused::Error(_)) => return None,
                 Err(Refused::Gone) if Instant::now() >= deadline => return None,
@@ -211,7 +211,7 @@ impl SharedCache {
                 Err(error) if matches!(error.cause(), Cause::Busy { .. }) => error,
                 Err(error) => return Err(error),
             };
-            match self.connect(WriterSocket::Folder(&self.cache), GREETING_PATIENCE) {
+            match self.connect(WriterSocket::Folder(&self.cache), GREETING_TIMEOUT) {
                 Ok(client) => return Ok(Role::Client(client)),
                 Err(Refused::Error(error)) => return Err(error),
                 Err(Refused::Gone) => {}

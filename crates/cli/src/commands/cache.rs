@@ -326,7 +326,7 @@ fn tell(freed: &Freed, json: bool) -> Result<(), Failure> {
     })
 }
 
-fn tell_filled(what: &str, filled: &fill::Filled, telling: fill::Telling) -> Result<(), Failure> {
+fn tell_filled(what: &str, filled: &fill::Filled, telling: fill::OutputArgs) -> Result<(), Failure> {
     show(telling.json, filled, |out| {
         let fill::Filled { files, objects, bytes, fetched_objects, fetched_bytes } = *filled;
         out.line(format!(

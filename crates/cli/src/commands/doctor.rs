@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::error::Failure;
-use crate::machine::doctor::{Finding, Grade, Touch, examine};
+use crate::machine::doctor::{Finding, ProbeTarget, Severity, examine};
 use crate::output::Output;
 use crate::settings::Settings;
 
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
     /// Probe a path that may hang; the doctor starts itself with this option
     #[arg(long, hide = true, value_name = "WHAT", requires = "path")]
-    touch: Option<Touch>,
+    touch: Option<ProbeTarget>,
 
     #[arg(hide = true)]
     path: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         return out.finish();
     }
     let findings = examine(settings);
-    let broken = findings.iter().filter(|finding| finding.grade == Grade::Broken).count();
+    let broken = findings.iter().filter(|finding| finding.grade == Severity::Broken).count();
     if args.json {
         out.json(&Report { healthy: broken == 0, findings: &findings })?;
     } else {
@@ -62,17 +62,17 @@ fn print(out: &mut Output, findings: &[Finding], verbose: bool) -> Result<(), Fa
     for finding in findings {
         let Finding { check, object, grade, found, mend } = finding;
         let word = match grade {
-            Grade::Good if !verbose => continue,
-            Grade::Good => "good   ".to_owned(),
-            Grade::Warning => out.warning("warning"),
-            Grade::Broken => out.bold("BROKEN "),
+            Severity::Good if !verbose => continue,
+            Severity::Good => "good   ".to_owned(),
+            Severity::Warning => out.warning("warning"),
+            Severity::Broken => out.bold("BROKEN "),
         };
         out.line(format!("{word} {check} {object}: {found}"))?;
         if let Some(mend) = mend {
             out.line(format!("        fix: {mend}"))?;
         }
     }
-    if findings.iter().all(|finding| finding.grade == Grade::Good) {
+    if findings.iter().all(|finding| finding.grade == Severity::Good) {
         out.line(format!("no problems found: {} checks", findings.len()))?;
     }
     Ok(())

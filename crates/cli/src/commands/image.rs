@@ -4,7 +4,7 @@ mod digest;
 mod extract;
 mod inspect;
 mod learn;
-mod look;
+mod list_and_cat;
 mod verify;
 
 commands! {
@@ -14,8 +14,8 @@ commands! {
     args, call;
     Build(Box<build::Args>) => build::run(*args, call.settings);
     Inspect(inspect::Args) => inspect::run(&args, call.settings);
-    Ls(look::LsArgs) => look::ls(&args, call.settings);
-    Cat(look::CatArgs) => look::cat(&args, call.settings);
+    Ls(list_and_cat::LsArgs) => list_and_cat::ls(&args, call.settings);
+    Cat(list_and_cat::CatArgs) => list_and_cat::cat(&args, call.settings);
     Extract(extract::Args) => extract::run(&args, call.settings);
     Diff(diff::Args) => diff::run(&args);
     Verify(verify::Args) => verify::run(&args, call.settings);

@@ -8,7 +8,7 @@ use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};
 use crate::mounting::run_mounted::take_signals;
 use crate::process::limits::OpenFiles;
-use crate::publisher::{BranchArgs, HowArgs, Interrupt, NamedArgs, now};
+use crate::publisher::{BranchArgs, Interrupt, NamedArgs, PublishingArgs, now};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     transactions: Option<PathBuf>,
 
     #[command(flatten)]
-    how: HowArgs,
+    how: PublishingArgs,
 
     #[command(flatten)]
     branch: BranchArgs,

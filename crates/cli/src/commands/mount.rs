@@ -17,7 +17,7 @@ use crate::error::{Context, Failure, Kind, warn};
 use crate::image::{ImageArgs, ImageNamed};
 use crate::logging::LogArgs;
 use crate::mounting::config_repository;
-use crate::process::again::{Again, start_again};
+use crate::process::respawn::{Respawn, start_again};
 use crate::process::tuning;
 use crate::settings::Settings;
 use crate::settings::address;
@@ -130,7 +130,7 @@ fn start(spec: &MountSpec, supervised: bool, line: &[OsString]) -> Result<(), Fa
     let log = folder.log(&RuntimeDir::id(mountpoint));
     let sealed = spec.sealed().context(Kind::Failed, "can't hand over the options of the mount")?;
     let again =
-        Again { name: called, option: "--daemon", failed: "can't mount", supervised, spec: Some(&sealed) };
+        Respawn { name: called, option: "--daemon", failed: "can't mount", supervised, spec: Some(&sealed) };
     let outcome = start_again(&again, &log, line);
     let is_there = || registry::find(runtime, mountpoint).is_ok_and(|found| found.is_some());
     if outcome.is_err() && !is_there() {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use esker_publish::{Publish, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{BranchArgs, HowArgs, Interrupt, NamedArgs, now};
+use crate::publisher::{BranchArgs, Interrupt, NamedArgs, PublishingArgs, now};
 use crate::settings::Settings;
 
 /// Publishes a folder: makes a repository, or a directory of it, equal to the folder.
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     to: PathBuf,
 
     #[command(flatten)]
-    how: HowArgs,
+    how: PublishingArgs,
 
     #[command(flatten)]
     branch: BranchArgs,

@@ -40,11 +40,11 @@ pub(crate) struct Args {
 }
 
 /// Timeout for the server of a mount.
-const SERVER_PATIENCE: Duration = Duration::from_secs(10);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Additional time that the daemon may take.
-const DAEMON_PATIENCE: Duration = Duration::from_secs(5);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of an update; the daemon reports a timeout earlier.
-const UPDATE_PATIENCE: Duration = Duration::from_secs(60);
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let found = match mounted(&args.place, settings)? {
@@ -75,12 +75,12 @@ fn of_mount(mount: &Registered, args: &Args) -> Result<Revisions, Failure> {
         }
     };
     if args.update
-        && let Response::Updated { offline: Some(reason), .. } = asked(&Request::Update, UPDATE_PATIENCE)?
+        && let Response::Updated { offline: Some(reason), .. } = asked(&Request::Update, UPDATE_TIMEOUT)?
     {
         warn(Some(&format!("{place} stays at its revision: {reason}")));
     }
-    let request = Request::Revision { tags: args.list, patience: SERVER_PATIENCE.as_secs() };
-    match asked(&request, SERVER_PATIENCE + DAEMON_PATIENCE)? {
+    let request = Request::Revision { tags: args.list, patience: SERVER_TIMEOUT.as_secs() };
+    match asked(&request, SERVER_TIMEOUT + DAEMON_TIMEOUT)? {
         Response::Revision(found) => Ok(*found),
         other => Err(Failure::failed(format!("the daemon of {place} answered {other:?}"))),
     }

@@ -7,11 +7,11 @@ use crate::error::{Failure, warn};
 use crate::image::ImageArgs;
 use crate::mounting::open::{mount_options, session_options};
 use crate::mounting::run_mounted::{MountedRun, ToMount, end_as, take_signals};
-use crate::process::again::read_proxies;
 use crate::process::limits::OpenFiles;
+use crate::process::respawn::read_proxies;
 use crate::settings::Settings;
 use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
-use crate::settings::colon::hint_at_colon;
+use crate::settings::missing_colon::hint_at_colon;
 use crate::settings::repository::ResolvedRepository;
 
 /// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.

@@ -10,7 +10,7 @@ use esker_node::mounts::search::HolderSearch;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered, users};
 use esker_node::status::{Image, MountStatus, Presentation};
-use esker_store::{Reach, RouteStatus};
+use esker_store::{EndpointStatus, RouteStatus};
 use esker_vfs::Time;
 use serde::Serialize;
 
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 /// Timeout for a daemon's reply.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A mount and, if it is another user's, that user. Field names are an interface.
 #[derive(Serialize)]
@@ -165,7 +165,7 @@ fn ask(one: &Registered) -> Option<Mount> {
     if !one.alive {
         return Some(Mount::Dead { mountpoint, repository, url, pid: entry.pid });
     }
-    let reason = match control::ask(&one.socket, &Request::Status, PATIENCE) {
+    let reason = match control::ask(&one.socket, &Request::Status, TIMEOUT) {
         Ok(Response::Status(status)) => return Some(Mount::Serving(status)),
         Ok(other) => format!("it answered {other:?}"),
         Err(_) if one.wait_until_gone(Duration::ZERO) => return None,
@@ -348,10 +348,10 @@ fn waits(status: &MountStatus) -> Option<String> {
 
 /// Prints servers and proxies, unless the server of the mount's URL is the only one.
 fn print_route(out: &mut Output, route: &RouteStatus) -> Result<(), Failure> {
-    let proxies: Vec<&Reach> = route.proxies.iter().flatten().collect();
+    let proxies: Vec<&EndpointStatus> = route.proxies.iter().flatten().collect();
     let all = route.servers.iter().chain(proxies.iter().copied());
     if route.servers.len() + proxies.len() > 2 || proxies.iter().any(|proxy| proxy.name != "DIRECT") {
-        let names = |of: &mut dyn Iterator<Item = &Reach>| {
+        let names = |of: &mut dyn Iterator<Item = &EndpointStatus>| {
             of.filter(|one| one.active).map(|one| one.name.clone()).collect::<Vec<_>>().join(", ")
         };
         let (server, proxy) = (names(&mut route.servers.iter()), names(&mut proxies.iter().copied()));

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use esker_node::trace::{TraceRequest, Whose};
+use esker_node::trace::{TraceRequest, TraceScope};
 
 use self::follow::Following;
 use self::program::Program;
@@ -92,7 +92,7 @@ enum Format {
 pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
     let program = Program::prepare(args.pid)?;
     let request = TraceRequest {
-        whose: args.pid.map_or(Whose::Children, Whose::Process),
+        whose: args.pid.map_or(TraceScope::Children, TraceScope::Process),
         over_us: 0,
         every_name: args.every_name,
     };

@@ -13,7 +13,7 @@ use clap::Subcommand;
 
 use crate::error::Failure;
 use crate::process::limits::OpenFiles;
-use crate::publisher::{BranchArgs, HowArgs, PublisherArgs};
+use crate::publisher::{BranchArgs, PublisherArgs, PublishingArgs};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -55,7 +55,7 @@ struct StartArgs {
     place: PublisherArgs,
 
     #[command(flatten)]
-    how: HowArgs,
+    how: PublishingArgs,
 
     #[command(flatten)]
     branch: BranchArgs,

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 }
 
 /// Time limit for a daemon to unmount: it may wait for the disk of its cache.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let named = &args.mountpoint;
@@ -53,7 +53,7 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
             "if it stays like this, end the daemon with `kill -9 {pid}` and repeat `esker umount {place}`"
         ))
     };
-    match control::ask(&registered.socket, &Request::Unmount { lazy }, PATIENCE) {
+    match control::ask(&registered.socket, &Request::Unmount { lazy }, TIMEOUT) {
         Ok(Response::Done) => {}
         Ok(Response::Busy { message }) => {
             return Err(of_inner(&registered.entry.mountpoint).unwrap_or_else(|| {
@@ -71,7 +71,7 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
     if lazy {
         return Ok(());
     }
-    match registered.wait_until_free(PATIENCE) {
+    match registered.wait_until_free(TIMEOUT) {
         Departure::Gone => Ok(()),
         Departure::Elsewhere(holders) => {
             for holder in &holders {
@@ -82,7 +82,7 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
         }
         Departure::Here => Err(stuck(format!(
             "it is unmounted, but the daemon (process {pid}) is still there after {} s",
-            PATIENCE.as_secs()
+            TIMEOUT.as_secs()
         ))),
     }
 }

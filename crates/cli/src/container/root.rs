@@ -27,7 +27,7 @@ use crate::commands::replay;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed};
 use crate::mounting::open::open;
-use crate::process::again::{Again, start_again};
+use crate::process::respawn::{Respawn, start_again};
 use crate::settings::Settings;
 use crate::settings::address;
 use crate::settings::address::split_path;
@@ -261,7 +261,7 @@ fn of_file(path: &Path) -> Result<String, Failure> {
 
 /// Starts the process of the shared mount, and waits until the mount is ready.
 fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
-    let again = Again {
+    let again = Respawn {
         name: "esker",
         option: "--keep",
         failed: "can't start a process that keeps the image",

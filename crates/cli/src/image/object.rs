@@ -8,7 +8,7 @@ use esker_view::Pin;
 use crate::error::Failure;
 use crate::settings::Settings;
 use crate::settings::args::{PlaceArgs, RepositoryArgs};
-use crate::settings::colon::hint_at_colon;
+use crate::settings::missing_colon::hint_at_colon;
 use crate::trees::browse::Browsed;
 
 /// Resolves the repository that has the image.

@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::settings::Settings;
-pub(crate) use probe::{NoAnswer, Touch, Touched, touch};
+pub(crate) use probe::{NoAnswer, ProbeResult, ProbeTarget, touch};
 
 /// Time limit of all checks.
 const LIMIT: Duration = Duration::from_secs(8);
 /// Timeout of one probe.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Grade {
+pub(crate) enum Severity {
     /// The check found no problem.
     Good,
     /// The object works, but maybe not for long or not completely.
@@ -42,7 +42,7 @@ pub(crate) struct Finding {
     pub(crate) check: &'static str,
     /// Object of the check.
     pub(crate) object: String,
-    pub(crate) grade: Grade,
+    pub(crate) grade: Severity,
     /// Description of the result.
     pub(crate) found: String,
     /// Advice.
@@ -51,7 +51,7 @@ pub(crate) struct Finding {
 
 impl Finding {
     pub(crate) fn good(check: &'static str, object: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { check, object: object.into(), grade: Grade::Good, found: found.into(), mend: None }
+        Self { check, object: object.into(), grade: Severity::Good, found: found.into(), mend: None }
     }
 
     pub(crate) fn warning(
@@ -61,7 +61,7 @@ impl Finding {
         mend: impl Into<String>,
     ) -> Self {
         let mend = Some(mend.into());
-        Self { check, object: object.into(), grade: Grade::Warning, found: found.into(), mend }
+        Self { check, object: object.into(), grade: Severity::Warning, found: found.into(), mend }
     }
 
     pub(crate) fn broken(
@@ -70,40 +70,40 @@ impl Finding {
         found: impl Into<String>,
         mend: impl Into<String>,
     ) -> Self {
-        Self { grade: Grade::Broken, ..Self::warning(check, object, found, mend) }
+        Self { grade: Severity::Broken, ..Self::warning(check, object, found, mend) }
     }
 }
 
-/// One check, which runs for at most [`PATIENCE`].
-struct Look {
+/// One check, which runs for at most [`TIMEOUT`].
+struct DoctorCheck {
     check: &'static str,
     object: String,
-    look: Box<dyn FnOnce() -> Vec<Finding> + Send>,
+    examine: Box<dyn FnOnce() -> Vec<Finding> + Send>,
 }
 
-impl Look {
+impl DoctorCheck {
     fn new(
         check: &'static str,
         object: impl Into<String>,
-        look: impl FnOnce() -> Vec<Finding> + Send + 'static,
+        examine: impl FnOnce() -> Vec<Finding> + Send + 'static,
     ) -> Self {
-        Self { check, object: object.into(), look: Box::new(look) }
+        Self { check, object: object.into(), examine: Box::new(examine) }
     }
 }
 
 /// Runs all checks; returns the findings in the order of the checks.
 pub(crate) fn examine(settings: &Settings) -> Vec<Finding> {
     let deadline = Instant::now() + LIMIT;
-    let mut looks = machine::looks(settings);
-    looks.extend(mounts::looks(settings));
-    looks.extend(caches::looks(settings));
+    let mut checks = machine::checks(settings);
+    checks.extend(mounts::checks(settings));
+    checks.extend(caches::checks(settings));
     let (sender, receiver) = channel();
-    let names: Vec<_> = looks.iter().map(|look| (look.check, look.object.clone())).collect();
+    let names: Vec<_> = checks.iter().map(|one| (one.check, one.object.clone())).collect();
     let mut found: Vec<Option<Vec<Finding>>> = Vec::new();
     found.resize_with(names.len(), || None);
     let mut left = 0;
-    for (at, look) in looks.into_iter().enumerate() {
-        match start(at, look, sender.clone()) {
+    for (at, one) in checks.into_iter().enumerate() {
+        match start(at, one, sender.clone()) {
             Ok(()) => left += 1,
             Err(finding) => found[at] = Some(vec![finding]),
         }
@@ -125,12 +125,12 @@ pub(crate) fn examine(settings: &Settings) -> Vec<Finding> {
 }
 
 /// Starts a thread for each check: they wait, they don't compute.
-fn start(at: usize, look: Look, sender: Sender<(usize, Vec<Finding>)>) -> Result<(), Finding> {
-    let Look { check, object, look } = look;
+fn start(at: usize, one: DoctorCheck, sender: Sender<(usize, Vec<Finding>)>) -> Result<(), Finding> {
+    let DoctorCheck { check, object, examine } = one;
     let named = object.clone();
     let thread = std::thread::Builder::new().name("probe".into()).stack_size(256 << 10);
     // The receiver may have timed out.
-    let started = thread.spawn(move || drop(sender.send((at, look()))));
+    let started = thread.spawn(move || drop(sender.send((at, examine()))));
     started.map(drop).map_err(|error| {
         let what = format!("no thread can be started to check it: {error}");
         Finding::broken(check, named, what, "end processes, or raise the limit on them (ulimit -u)")

@@ -11,7 +11,7 @@ use esker_threads::watchdog;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::warn;
-use crate::machine::doctor::probe::{Touch, touch};
+use crate::machine::doctor::probe::{ProbeTarget, touch};
 use crate::settings::Settings;
 use crate::settings::configuration;
 
@@ -39,7 +39,7 @@ pub(crate) fn mount_first(name: &str, settings: &Settings) {
         return;
     }
     // Whatever the answer is: it may be mounted now.
-    let _ = touch(Touch::Mount, &folder, AUTOMOUNT);
+    let _ = touch(ProbeTarget::Mount, &folder, AUTOMOUNT);
     if is_missing().is_none() || !settings.root {
         return;
     }

@@ -27,13 +27,13 @@ use options::Translated;
 /// Helper by the program's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Helper {
-    Mount(Flavour),
+    Mount(HelperKind),
     Umount,
 }
 
 /// Program whose mount helper is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Flavour {
+pub(crate) enum HelperKind {
     Esker,
     CernVmFs,
 }
@@ -47,8 +47,8 @@ impl Helper {
     /// Returns the helper for a program's name.
     pub(crate) fn called_as(program: &OsStr) -> Option<Self> {
         match Path::new(program).file_name()?.to_str()? {
-            "mount.esker" | "mount.fuse.esker" => Some(Helper::Mount(Flavour::Esker)),
-            "mount.cvmfs" => Some(Helper::Mount(Flavour::CernVmFs)),
+            "mount.esker" | "mount.fuse.esker" => Some(Helper::Mount(HelperKind::Esker)),
+            "mount.cvmfs" => Some(Helper::Mount(HelperKind::CernVmFs)),
             "umount.esker" | "umount.fuse.esker" => Some(Helper::Umount),
             _ => None,
         }
@@ -143,10 +143,10 @@ impl Call {
     }
 }
 
-fn mount(flavour: Flavour, arguments: Vec<OsString>) -> Result<(), Failure> {
+fn mount(flavour: HelperKind, arguments: Vec<OsString>) -> Result<(), Failure> {
     let usage = match flavour {
-        Flavour::Esker => "mount.esker URL|NAME DIR [-sfnv] [-o OPTIONS]",
-        Flavour::CernVmFs => "mount.cvmfs NAME DIR [-sfnv] [-o OPTIONS]",
+        HelperKind::Esker => "mount.esker URL|NAME DIR [-sfnv] [-o OPTIONS]",
+        HelperKind::CernVmFs => "mount.cvmfs NAME DIR [-sfnv] [-o OPTIONS]",
     };
     let mut call = Call::parse(arguments)?;
     if call.help {
@@ -162,8 +162,8 @@ fn mount(flavour: Flavour, arguments: Vec<OsString>) -> Result<(), Failure> {
     let (fake, verbose) = (call.fake, call.verbose);
     let [spec, dir] = call.places(usage)?;
     let spec = match flavour {
-        Flavour::Esker => spec,
-        Flavour::CernVmFs => repository_name(&spec)?.into(),
+        HelperKind::Esker => spec,
+        HelperKind::CernVmFs => repository_name(&spec)?.into(),
     };
     if translated.remount && is_ours(&dir)? {
         // A remount changes nothing.
@@ -246,8 +246,8 @@ mod tests {
     #[test]
     fn the_name_of_the_program_selects_the_helper() {
         let helper = |name: &str| Helper::called_as(OsStr::new(name));
-        assert_eq!(helper("/sbin/mount.esker"), Some(Helper::Mount(Flavour::Esker)));
-        assert_eq!(helper("mount.cvmfs"), Some(Helper::Mount(Flavour::CernVmFs)));
+        assert_eq!(helper("/sbin/mount.esker"), Some(Helper::Mount(HelperKind::Esker)));
+        assert_eq!(helper("mount.cvmfs"), Some(Helper::Mount(HelperKind::CernVmFs)));
         assert_eq!(helper("/sbin/umount.fuse.esker"), Some(Helper::Umount));
         for other in ["esker", "/usr/bin/mount", "mount.cvmfs2", ""] {
             assert_eq!(helper(other), None, "{other}");

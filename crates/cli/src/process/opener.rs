@@ -35,7 +35,7 @@ use crate::settings::environment::Environment;
 pub(crate) const OPEN_FILES: &str = "open-files";
 
 /// Longest wait for an answer. A disk that doesn't answer must not stop the server.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The files that an opener opens.
 #[derive(Clone, Debug, Default)]
@@ -101,7 +101,7 @@ impl Openable {
 
     fn spawn(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = packets::pair()?;
-        sockopt::set_socket_timeout(&ours, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        sockopt::set_socket_timeout(&ours, sockopt::Timeout::Recv, Some(TIMEOUT))?;
         let mut command = Command::new("/proc/self/exe");
         command.arg(OPEN_FILES);
         for folder in &self.keys {

@@ -19,21 +19,25 @@ pub(crate) struct LockArgs {
     /// alone has no limit [default: a minute for a commit, none for a transaction]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "",
         value_parser = patience)]
-    wait: Option<Patience>,
+    wait: Option<LockTimeout>,
 }
 
 /// Time limit; `None` for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Patience(Option<Duration>);
+struct LockTimeout(Option<Duration>);
 
-fn patience(text: &str) -> Result<Patience, String> {
-    if text.is_empty() { Ok(Patience(None)) } else { parse_duration(text).map(|time| Patience(Some(time))) }
+fn patience(text: &str) -> Result<LockTimeout, String> {
+    if text.is_empty() {
+        Ok(LockTimeout(None))
+    } else {
+        parse_duration(text).map(|time| LockTimeout(Some(time)))
+    }
 }
 
 impl LockArgs {
     /// Returns the time limit of the option, if it is given: none for no limit.
     pub(crate) fn limit(self) -> Option<Option<Duration>> {
-        self.wait.map(|Patience(limit)| limit)
+        self.wait.map(|LockTimeout(limit)| limit)
     }
 
     /// Repeats `attempt` while another publisher holds the lock, up to the time limit.
@@ -50,7 +54,7 @@ impl LockArgs {
                 Err(error) if is_locked(&error) => error,
                 other => return other,
             };
-            let Some(Patience(limit)) = self.wait else { return Err(error) };
+            let Some(LockTimeout(limit)) = self.wait else { return Err(error) };
             let waited = begun.elapsed();
             if limit.is_some_and(|limit| waited >= limit) {
                 return Err(error);
@@ -87,8 +91,8 @@ mod tests {
 
     #[test]
     fn durations_are_parsed() {
-        assert_eq!(patience(""), Ok(Patience(None)));
-        assert_eq!(patience("90s"), Ok(Patience(Some(Duration::from_secs(90)))));
+        assert_eq!(patience(""), Ok(LockTimeout(None)));
+        assert_eq!(patience("90s"), Ok(LockTimeout(Some(Duration::from_secs(90)))));
         assert!(patience("soon").is_err());
     }
 }

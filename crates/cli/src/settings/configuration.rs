@@ -14,16 +14,16 @@ use esker_store::Authorities;
 use super::environment::Environment;
 use super::folders::Settings;
 use crate::error::{Context, Failure, Kind};
-use crate::machine::doctor::{NoAnswer, Touch, touch};
+use crate::machine::doctor::{NoAnswer, ProbeTarget, touch};
 
 /// Folder of the configuration of CernVM-FS.
 const CERNVMFS: &str = "/etc/cvmfs";
 /// Folder of Esker's own configuration.
 const OWN: &str = "/etc/esker";
 /// Timeout for files in a mounted configuration repository; those on a disk take no time.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout for a sign of life of that mount.
-const TOUCH_PATIENCE: Duration = Duration::from_secs(5);
+const TOUCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads configuration files of this machine in a way that survives a hanging mount. A folder outside of `/etc`
 /// is in a configuration repository, which may be a mount that hangs; and a process with a thread that waits
@@ -41,10 +41,10 @@ impl Files for Guarded {
     fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
         if !folder.starts_with("/etc") {
             let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
-            let answer = || touch(Touch::Mount, &self.root.place(folder), TOUCH_PATIENCE);
+            let answer = || touch(ProbeTarget::Mount, &self.root.place(folder), TOUCH_TIMEOUT);
             if stuck.contains(folder) || matches!(answer(), Err(NoAnswer::Hangs)) {
                 stuck.insert(folder.to_owned());
-                let why = format!("it does not answer within {} s", TOUCH_PATIENCE.as_secs());
+                let why = format!("it does not answer within {} s", TOUCH_TIMEOUT.as_secs());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
         }
@@ -70,7 +70,7 @@ pub(crate) fn load(settings: &Settings, name: Option<&str>) -> Parameters {
         folder: CERNVMFS.into(),
         own: own.into_iter().flatten().collect(),
         name: name.map(str::to_owned),
-        patience: PATIENCE,
+        patience: TIMEOUT,
     };
     let mut parameters = request.load();
     add_environment(&mut parameters, &settings.environment);

@@ -16,8 +16,8 @@ use crate::output::lossy;
 use crate::publisher::readable;
 use crate::settings::address::is_name;
 use crate::settings::args::{Located, PlaceArgs};
-use crate::settings::colon::hint_at_colon;
 use crate::settings::configuration;
+use crate::settings::missing_colon::hint_at_colon;
 use crate::settings::{MEMORY, Settings};
 
 use crate::settings::repository::ResolvedRepository;

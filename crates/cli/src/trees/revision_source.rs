@@ -13,8 +13,8 @@ use crate::publisher::{PublisherArgs, now, of_operation};
 use crate::settings::Settings;
 use crate::settings::address::is_name;
 use crate::settings::args::RepositoryArgs;
-use crate::settings::colon::hint_at_colon;
 use crate::settings::configuration;
+use crate::settings::missing_colon::hint_at_colon;
 use crate::settings::repository::ResolvedRepository;
 
 /// Options for a repository whose revisions are read.

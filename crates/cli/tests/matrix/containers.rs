@@ -99,7 +99,7 @@ fn a_command_in_a_container_has_its_home_directory() {
 
 /// > N4: An image is never written, also where it lacks mount points; with `--writable-tmpfs` (Linux 5.11 or newer without root) the command may write everywhere, and what it wrote is gone with it.
 #[test]
-fn images_are_not_written() {
+fn a_container_never_writes_its_image() {
     let site = Site::new();
     let before = site.root.listing();
     assert!(

@@ -136,7 +136,7 @@ fn a_hangup_opens_the_access_log_again_and_reads_the_certificate_again() {
 }
 
 #[test]
-fn a_server_with_a_certificate_and_a_socket_for_metrics_names_both() {
+fn serve_prints_https_and_metrics_addresses() {
     let repository = fixture::FULL.unpack();
     let authority = Authority::new();
     let (certificate, key) = authority.sign("IP:127.0.0.1", 1);

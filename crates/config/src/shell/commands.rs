@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::Shell;
-use super::expand::Obstacle;
+use super::expand::NoValue;
 use super::parse::is_variable;
 use super::programs;
-use super::run::{Ran, Status, Stop};
+use super::run::{ShellResult, Status, Stop};
 use super::syntax::Assignment;
 use crate::files::Probe;
 
@@ -26,7 +26,7 @@ const HARMLESS_OPTIONS: [&str; 6] = ["-x", "+x", "+e", "+u", "-a", "+a"];
 const SETTERS: [&str; 6] = ["declare", "eval", "let", "local", "read", "typeset"];
 
 impl Shell<'_> {
-    pub(super) fn command(&mut self, words: &[String], declared: &[Assignment], line: u32) -> Ran {
+    pub(super) fn command(&mut self, words: &[String], declared: &[Assignment], line: u32) -> ShellResult {
         let Some((name, arguments)) = words.split_first() else { return Ok(Status::TRUE) };
         match name.as_str() {
             ":" | "true" | "umask" | "trap" | "hash" | "sleep" | "wait" => Ok(Status::TRUE),
@@ -43,11 +43,11 @@ impl Shell<'_> {
             "test" => self.tested(arguments),
             "[" => match arguments.split_last() {
                 Some((end, arguments)) if end == "]" => self.tested(arguments),
-                _ => Ok(self.left_out(Obstacle::new("a `[` without `]`"), [])),
+                _ => Ok(self.left_out(NoValue::new("a `[` without `]`"), [])),
             },
             "." | "source" => match arguments {
                 [path, ..] => self.source(path, line),
-                [] => Ok(self.left_out(Obstacle::new(format!("`{name}`")), [])),
+                [] => Ok(self.left_out(NoValue::new(format!("`{name}`")), [])),
             },
             "return" | "exit" => {
                 let code: Option<u32> = arguments.first().and_then(|text| text.parse().ok());
@@ -63,7 +63,7 @@ impl Shell<'_> {
                 let words = words.filter(|word| name == "read" || word.contains('='));
                 let names = words.filter_map(|word| word.split(['=', '+']).next());
                 let names = names.filter(|name| is_variable(name)).map(str::to_owned).collect();
-                Ok(self.not_evaluated(Obstacle::new(format!("the command `{name}`")), line, names))
+                Ok(self.not_evaluated(NoValue::new(format!("the command `{name}`")), line, names))
             }
             "command" => self.look_up(arguments, line),
             _ => self.program(name, arguments),
@@ -71,7 +71,7 @@ impl Shell<'_> {
     }
 
     /// Emulates a program whose effect is known.
-    fn program(&mut self, name: &str, arguments: &[String]) -> Ran {
+    fn program(&mut self, name: &str, arguments: &[String]) -> ShellResult {
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let ran = programs::run(self, name, &words).and_then(|outcome| {
             self.print(&outcome.output)?;
@@ -92,7 +92,7 @@ impl Shell<'_> {
         }
     }
 
-    fn tested(&mut self, arguments: &[String]) -> Ran {
+    fn tested(&mut self, arguments: &[String]) -> ShellResult {
         match self.test(arguments) {
             Ok(Some(it)) => Ok(it.into()),
             // Status of a shell for an illegal number.
@@ -102,7 +102,7 @@ impl Shell<'_> {
     }
 
     /// Runs `command`: another command, or with `-v` a look-up of names.
-    fn look_up(&mut self, arguments: &[String], line: u32) -> Ran {
+    fn look_up(&mut self, arguments: &[String], line: u32) -> ShellResult {
         let names = match arguments {
             [option, names @ ..] if option == "-v" => names,
             _ => return self.command(arguments, &[], line),

@@ -1,33 +1,33 @@
 //! `[ … ]` and `test`.
 
 use super::Shell;
-use super::expand::Obstacle;
+use super::expand::NoValue;
 use crate::files::Probe;
 
-type Tested = Result<bool, Wrong>;
+type Tested = Result<bool, TestError>;
 
 /// Reason why a test has no outcome.
-enum Wrong {
+enum TestError {
     /// The arguments of `test` are invalid, which a shell reports before it continues with failure.
     Number,
-    Obstacle(Obstacle),
+    NoValue(NoValue),
 }
 
 /// Maximum nesting of tests.
 const DEPTH_MAX: u32 = 40;
 
-fn beyond(text: impl std::fmt::Display) -> Wrong {
-    Wrong::Obstacle(Obstacle::new(format!("the test `{text}`")))
+fn beyond(text: impl std::fmt::Display) -> TestError {
+    TestError::NoValue(NoValue::new(format!("the test `{text}`")))
 }
 
 impl Shell<'_> {
     /// Evaluates `test` with these arguments; `None` for an invalid number.
-    pub(super) fn test(&self, words: &[String]) -> Result<Option<bool>, Obstacle> {
+    pub(super) fn test(&self, words: &[String]) -> Result<Option<bool>, NoValue> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match self.test_words(&words, 0) {
             Ok(it) => Ok(Some(it)),
-            Err(Wrong::Number) => Ok(None),
-            Err(Wrong::Obstacle(obstacle)) => Err(obstacle),
+            Err(TestError::Number) => Ok(None),
+            Err(TestError::NoValue(obstacle)) => Err(obstacle),
         }
     }
 
@@ -59,7 +59,7 @@ impl Shell<'_> {
                     _ if words.iter().any(|word| matches!(*word, "-nt" | "-ot" | "-ef" | "=~")) => {
                         Err(beyond(words.join(" ")))
                     }
-                    _ => Err(Wrong::Number),
+                    _ => Err(TestError::Number),
                 }
             }
         }
@@ -83,7 +83,7 @@ impl Shell<'_> {
             | "-v" => {
                 return Err(beyond(format!("{operator} {word}")));
             }
-            _ => return Err(Wrong::Number),
+            _ => return Err(TestError::Number),
         };
         Ok(!word.is_empty() && self.files.probe(&self.folder.join(word), probe))
     }
@@ -95,7 +95,7 @@ impl Shell<'_> {
         if matches!(operator, "<" | ">") {
             return Ok(if operator == "<" { left < right } else { left > right });
         }
-        let number = |text: &str| text.trim().parse::<i64>().map_err(|_| Wrong::Number);
+        let number = |text: &str| text.trim().parse::<i64>().map_err(|_| TestError::Number);
         let order = number(left)?.cmp(&number(right)?);
         Ok(match operator {
             "-eq" => order.is_eq(),

@@ -6,19 +6,19 @@ use super::syntax::{Change, Piece, Word};
 use super::{Shell, VALUE_MAX, arithmetic};
 
 /// Reason why an expression has no value here.
-pub(super) struct Obstacle {
+pub(super) struct NoValue {
     pub(super) what: String,
     /// Problem that was already reported for this cause.
     pub(super) cause: Option<usize>,
 }
 
-impl Obstacle {
+impl NoValue {
     pub(super) fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), cause: None }
     }
 }
 
-pub(super) type Expanded<T> = Result<T, Obstacle>;
+pub(super) type Expanded<T> = Result<T, NoValue>;
 
 /// A part of an expanded word.
 pub(super) struct Fragment {
@@ -56,7 +56,7 @@ impl Shell<'_> {
             let fragments = self.fragments(word, Tilde::Word)?;
             if is_pattern(&fragments) {
                 let text: String = fragments.into_iter().map(|fragment| fragment.text).collect();
-                return Err(Obstacle::new(format!("the file name pattern `{text}`")));
+                return Err(NoValue::new(format!("the file name pattern `{text}`")));
             }
             fields.append(&mut split(&fragments));
         }
@@ -95,11 +95,11 @@ impl Shell<'_> {
                     let value = self.arithmetic(&text)?.to_string();
                     fragments.push(Fragment { text: value, quoted: true });
                 }
-                Piece::Beyond(what) => return Err(Obstacle::new(what.clone())),
+                Piece::Beyond(what) => return Err(NoValue::new(what.clone())),
             }
             len += fragments[before..].iter().map(|it| it.text.len()).sum::<usize>();
             if len > VALUE_MAX {
-                return Err(Obstacle::new(format!("a value of more than {VALUE_MAX} bytes")));
+                return Err(NoValue::new(format!("a value of more than {VALUE_MAX} bytes")));
             }
         }
         self.charge(len)?;
@@ -129,7 +129,7 @@ impl Shell<'_> {
                 Some(rest) if may && (rest.is_empty() || rest.starts_with('/')) => {
                     format!("{}{rest}", self.get("HOME")?.unwrap_or_default())
                 }
-                Some(_) if may => return Err(Obstacle::new(format!("`{part}`"))),
+                Some(_) if may => return Err(NoValue::new(format!("`{part}`"))),
                 _ => part.to_owned(),
             });
         }
@@ -140,7 +140,7 @@ impl Shell<'_> {
     pub(super) fn arithmetic(&self, text: &str) -> Expanded<i64> {
         // A name without a value counts as 0.
         let variable = |name: &str| self.get(name).ok().map(Option::unwrap_or_default);
-        arithmetic::evaluate(text, &variable).ok_or_else(|| Obstacle::new(format!("`$(({text}))`")))
+        arithmetic::evaluate(text, &variable).ok_or_else(|| NoValue::new(format!("`$(({text}))`")))
     }
 
     fn parameter(&mut self, name: &str, change: &Change) -> Expanded<String> {
@@ -167,7 +167,7 @@ impl Shell<'_> {
                     }
                     ('?', None) => {
                         let words = self.value_of(word)?;
-                        return Err(Obstacle::new(format!("{name}, which is not set ({words})")));
+                        return Err(NoValue::new(format!("{name}, which is not set ({words})")));
                     }
                     _ => self.value_of(word)?,
                 }
@@ -190,7 +190,7 @@ impl Shell<'_> {
             None => Ok(None),
             Some(variable) => match &variable.value {
                 Some(value) => Ok(Some(value.clone())),
-                None => Err(Obstacle {
+                None => Err(NoValue {
                     what: format!("{name}, which has no value since {}", variable.place()),
                     cause: variable.cause,
                 }),

@@ -3,7 +3,7 @@
 use regex::RegexBuilder;
 
 use super::Shell;
-use super::expand::{Expanded, Obstacle};
+use super::expand::{Expanded, NoValue};
 
 /// Bytes of a compiled expression, and of the tables of its search.
 const EXPRESSION_SIZE_MAX: usize = 256 * 1024;
@@ -34,13 +34,13 @@ pub(super) fn run(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done
         "uname" => uname(shell, arguments),
         "hostname" => hostname(shell, arguments),
         "id" => id(shell, arguments),
-        _ => Err(Obstacle::new(format!("the command `{name}`"))),
+        _ => Err(NoValue::new(format!("the command `{name}`"))),
     }
 }
 
 /// Returns the obstacle of a program with unsupported arguments.
-fn unsupported(name: &str, arguments: &[&str]) -> Obstacle {
-    Obstacle::new(format!("`{name} {}`", arguments.join(" ")))
+fn unsupported(name: &str, arguments: &[&str]) -> NoValue {
+    NoValue::new(format!("`{name} {}`", arguments.join(" ")))
 }
 
 /// Returns the letters of the options, and the operands.
@@ -60,7 +60,7 @@ fn options<'a, 'w>(name: &str, arguments: &'a [&'w str], known: &str) -> Expande
 fn grep(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
     let (letters, operands) = options("grep", arguments, "qEi")?;
     let &[expression, path] = operands else { return Err(unsupported("grep", arguments)) };
-    let what = || Obstacle::new(format!("the regular expression `{expression}`"));
+    let what = || NoValue::new(format!("the regular expression `{expression}`"));
     let translated = translated(expression, letters.contains('E')).ok_or_else(what)?;
     let regex = RegexBuilder::new(&translated)
         .case_insensitive(letters.contains('i'))
@@ -149,7 +149,7 @@ fn cat(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
 fn echo(arguments: &[&str]) -> Done {
     let text = arguments.join(" ");
     if text.contains('\\') {
-        return Err(Obstacle::new("`echo` with a backslash, which shells understand differently,"));
+        return Err(NoValue::new("`echo` with a backslash, which shells understand differently,"));
     }
     match arguments.first() {
         Some(option) if option.starts_with('-') => Err(unsupported("echo", arguments)),
@@ -202,9 +202,8 @@ fn full_name(shell: &mut Shell<'_>) -> Expanded<String> {
         return Ok(host.clone());
     }
     let found = shell.machine.full_name.and_then(|ask| ask(host));
-    found.ok_or_else(|| {
-        Obstacle::new("`hostname -f`, since the full name of this machine can't be found out,")
-    })
+    found
+        .ok_or_else(|| NoValue::new("`hostname -f`, since the full name of this machine can't be found out,"))
 }
 
 fn id(shell: &Shell<'_>, arguments: &[&str]) -> Done {

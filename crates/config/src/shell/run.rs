@@ -1,6 +1,6 @@
 //! Executes statements.
 
-use super::expand::{Expanded, Obstacle};
+use super::expand::{Expanded, NoValue};
 use super::syntax::{Assignment, Redirection, Simple, Statement, What, Word, assigned};
 use super::{INPUT_MAX, Shell, VALUE_MAX};
 use crate::problem::ProblemKind;
@@ -29,7 +29,7 @@ pub(super) enum Stop {
     Bound,
 }
 
-pub(super) type Ran = Result<Status, Stop>;
+pub(super) type ShellResult = Result<Status, Stop>;
 
 impl From<bool> for Status {
     fn from(it: bool) -> Self {
@@ -38,7 +38,7 @@ impl From<bool> for Status {
 }
 
 impl Shell<'_> {
-    pub(super) fn statements(&mut self, statements: &[Statement]) -> Ran {
+    pub(super) fn statements(&mut self, statements: &[Statement]) -> ShellResult {
         let mut status = Status::TRUE;
         for statement in statements {
             status = self.statement(statement)?;
@@ -46,7 +46,7 @@ impl Shell<'_> {
         Ok(status)
     }
 
-    fn statement(&mut self, statement: &Statement) -> Ran {
+    fn statement(&mut self, statement: &Statement) -> ShellResult {
         self.line = statement.line;
         self.steps = self.steps.checked_sub(1).ok_or_else(|| self.bound())?;
         let status = self.what(statement)?;
@@ -64,7 +64,7 @@ impl Shell<'_> {
         Stop::Bound
     }
 
-    fn what(&mut self, statement: &Statement) -> Ran {
+    fn what(&mut self, statement: &Statement) -> ShellResult {
         match &statement.what {
             What::Simple(simple) => self.simple(simple, statement.line),
             What::Chain(first, rest) => self.chain(first, rest),
@@ -80,12 +80,12 @@ impl Shell<'_> {
             }
             What::Group(inner) => self.statements(inner),
             What::Subshell(inner) => self.subshell(|shell| shell.statements(inner)),
-            What::Beyond { what, inner } => Ok(self.left_out(Obstacle::new(*what), inner)),
+            What::Beyond { what, inner } => Ok(self.left_out(NoValue::new(*what), inner)),
         }
     }
 
     /// Evaluates a subshell, of which only output and status remain.
-    fn subshell(&mut self, inner: impl FnOnce(&mut Self) -> Ran) -> Ran {
+    fn subshell(&mut self, inner: impl FnOnce(&mut Self) -> ShellResult) -> ShellResult {
         if let Err(obstacle) = self.charge(self.held) {
             return Ok(self.left_out(obstacle, []));
         }
@@ -100,7 +100,7 @@ impl Shell<'_> {
     }
 
     /// Returns the output of statements. An obstacle if something in them was not run.
-    fn captured(&mut self, inner: impl FnOnce(&mut Self) -> Ran) -> Expanded<(String, Status)> {
+    fn captured(&mut self, inner: impl FnOnce(&mut Self) -> ShellResult) -> Expanded<(String, Status)> {
         let output = self.output.replace(String::new());
         let tainted = self.tainted.take();
         let outcome = self.subshell(inner);
@@ -108,7 +108,7 @@ impl Shell<'_> {
         let cause = std::mem::replace(&mut self.tainted, tainted);
         match (outcome, cause) {
             (Ok(status), None) => Ok((text, status)),
-            (_, cause) => Err(Obstacle { what: "the output of commands".into(), cause }),
+            (_, cause) => Err(NoValue { what: "the output of commands".into(), cause }),
         }
     }
 
@@ -117,7 +117,7 @@ impl Shell<'_> {
         let (depth, line) = (self.depth, self.line);
         self.depth += 1;
         let outcome = match self.depth > super::DEPTH_MAX {
-            true => Err(Obstacle::new("commands that are nested so deeply")),
+            true => Err(NoValue::new("commands that are nested so deeply")),
             false => self.captured(|shell| shell.statements(body)),
         };
         (self.depth, self.line) = (depth, line);
@@ -134,7 +134,7 @@ impl Shell<'_> {
         self.charge(text.len())?;
         if let Some(output) = &mut self.output {
             if output.len() + text.len() > INPUT_MAX {
-                return Err(Obstacle::new(format!("output of more than {INPUT_MAX} bytes")));
+                return Err(NoValue::new(format!("output of more than {INPUT_MAX} bytes")));
             }
             output.push_str(text);
         }
@@ -145,10 +145,10 @@ impl Shell<'_> {
     fn redirected(
         &mut self,
         redirections: &[Redirection],
-        inner: impl FnOnce(&mut Self) -> Ran,
-    ) -> Expanded<Ran> {
+        inner: impl FnOnce(&mut Self) -> ShellResult,
+    ) -> Expanded<ShellResult> {
         if redirections.iter().any(|it| matches!(it, Redirection::Beyond)) {
-            return Err(Obstacle::new("a redirection"));
+            return Err(NoValue::new("a redirection"));
         }
         if !redirections.iter().any(|it| matches!(it, Redirection::Discard)) {
             return Ok(inner(self));
@@ -167,7 +167,7 @@ impl Shell<'_> {
     /// Reports a statement that is not run, with the names that it would set.
     pub(super) fn left_out<'s>(
         &mut self,
-        obstacle: Obstacle,
+        obstacle: NoValue,
         statements: impl IntoIterator<Item = &'s Statement>,
     ) -> Status {
         self.not_evaluated(obstacle, self.line, assigned(statements))
@@ -175,11 +175,11 @@ impl Shell<'_> {
 
     /// Adds the names that depend on a skipped command to its report.
     fn depends<'s>(&mut self, statements: impl IntoIterator<Item = &'s Statement>) -> Status {
-        let obstacle = Obstacle { what: "a command".into(), cause: self.unknown };
+        let obstacle = NoValue { what: "a command".into(), cause: self.unknown };
         self.left_out(obstacle, statements)
     }
 
-    fn chain(&mut self, first: &Statement, rest: &[(bool, Statement)]) -> Ran {
+    fn chain(&mut self, first: &Statement, rest: &[(bool, Statement)]) -> ShellResult {
         let mut status = self.statement(first)?;
         for (and, next) in rest {
             match (status, and) {
@@ -194,7 +194,11 @@ impl Shell<'_> {
         Ok(status)
     }
 
-    fn choose(&mut self, branches: &[(Vec<Statement>, Vec<Statement>)], otherwise: &[Statement]) -> Ran {
+    fn choose(
+        &mut self,
+        branches: &[(Vec<Statement>, Vec<Statement>)],
+        otherwise: &[Statement],
+    ) -> ShellResult {
         for (at, (condition, body)) in branches.iter().enumerate() {
             match self.statements(condition)? {
                 Status::Known(0) => return self.statements(body),
@@ -208,7 +212,7 @@ impl Shell<'_> {
         self.statements(otherwise)
     }
 
-    fn case(&mut self, word: &Word, arms: &[(Vec<Word>, Vec<Statement>)], whole: &Statement) -> Ran {
+    fn case(&mut self, word: &Word, arms: &[(Vec<Word>, Vec<Statement>)], whole: &Statement) -> ShellResult {
         let fits = |shell: &mut Self, text: &[char], patterns: &[Word]| {
             for pattern in patterns {
                 let pattern = shell.pattern_of(pattern)?;
@@ -233,7 +237,7 @@ impl Shell<'_> {
         Ok(Status::TRUE)
     }
 
-    fn simple(&mut self, simple: &Simple, line: u32) -> Ran {
+    fn simple(&mut self, simple: &Simple, line: u32) -> ShellResult {
         let outcome = match simple.redirections.is_empty() {
             true => Ok(self.plain(simple, line)),
             false => self.redirected(&simple.redirections, |shell| shell.plain(simple, line)),
@@ -247,11 +251,11 @@ impl Shell<'_> {
             let own = if simple.words.is_empty() { simple.assignments.as_slice() } else { &[] };
             let all = own.iter().chain(&simple.declared);
             let names = all.map(|it| it.name.clone()).collect();
-            Ok(self.not_evaluated(Obstacle { what, cause: obstacle.cause }, line, names))
+            Ok(self.not_evaluated(NoValue { what, cause: obstacle.cause }, line, names))
         })
     }
 
-    fn plain(&mut self, simple: &Simple, line: u32) -> Ran {
+    fn plain(&mut self, simple: &Simple, line: u32) -> ShellResult {
         let name = simple.words.first().and_then(super::parse::literal);
         // Assignments before a command are for it alone, except before special built-ins.
         let keeps = name.is_none_or(|name| {
@@ -288,11 +292,11 @@ impl Shell<'_> {
         let value = self.value_of(value).and_then(|value| {
             // Words are split at blanks only.
             if name == "IFS" {
-                return Err(Obstacle::new("`IFS`"));
+                return Err(NoValue::new("`IFS`"));
             }
             let before = if *append { self.get(name)?.unwrap_or_default() } else { String::new() };
             if before.len() + value.len() > VALUE_MAX {
-                return Err(Obstacle::new(format!("a value of more than {VALUE_MAX} bytes")));
+                return Err(NoValue::new(format!("a value of more than {VALUE_MAX} bytes")));
             }
             Ok(before + &value)
         });

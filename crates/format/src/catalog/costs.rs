@@ -53,7 +53,7 @@ fn written(files: u64) -> Catalog<Vec<u8>> {
 ///
 /// > P18: The pages of a catalog that finding an entry, listing a directory, or reading chunks, attributes and counters takes grow with the depth of its trees: by at most two for each search from a thousand to a million entries.
 #[test]
-fn the_pages_of_an_operation_grow_with_the_depth_of_the_trees_alone() {
+fn page_reads_depend_on_tree_depth_alone() {
     let (small, large) = (written(1_000), written(1_000_000));
     type Operation = (&'static str, fn(&Catalog<Vec<u8>>), u64);
     let operations: [Operation; 8] = [

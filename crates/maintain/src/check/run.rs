@@ -16,7 +16,7 @@ use super::mirror::Mirror;
 use super::options::{Check, CheckPlace, CheckReport};
 use super::storage::BadObjects;
 use super::target::Target;
-use super::{data, head, history, paths, reflog, remote, storage};
+use super::{head, history, paths, reflog, remote, scrub, storage};
 use crate::hash_lists::HashLists;
 use crate::tags::tags_here;
 
@@ -89,7 +89,7 @@ impl Check<'_> {
                 (Target::Server(_), Some(_)) => BadObjects::new(),
             };
             if let Some(options) = &self.data {
-                let read = data::check(self, target, options, (&head, &named), &mut findings)?;
+                let read = scrub::check(self, target, options, (&head, &named), &mut findings)?;
                 (report.read_objects, report.read_bytes) = (read.objects, read.bytes);
                 for (record, fault) in read.bad {
                     bad.entry(record).or_insert(fault);

@@ -4,7 +4,7 @@ use crate::status::MountStatus;
 
 /// A counter with its name in the reference client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Affair {
+pub struct ReferenceCounter {
     /// Name in the reference client; those of this client alone begin with `esker.`.
     pub name: &'static str,
     /// Description of the counted events.
@@ -75,9 +75,9 @@ fn waited(status: &MountStatus, cause: fn(&crate::status::Requests) -> u64) -> u
 }
 
 /// Returns the counters of a mount.
-pub fn affairs(status: &MountStatus) -> Vec<Affair> {
+pub fn affairs(status: &MountStatus) -> Vec<ReferenceCounter> {
     ROWS.iter()
-        .map(|&(name, help, metric, value)| Affair { name, help, metric, value: value(status) })
+        .map(|&(name, help, metric, value)| ReferenceCounter { name, help, metric, value: value(status) })
         .collect()
 }
 
@@ -103,7 +103,7 @@ mod tests {
             status: Some(status),
         };
         let ours = families(&Scrape { mounts: vec![mount], ..Scrape::default() });
-        for Affair { name, metric: (metric, operation), .. } in affairs {
+        for ReferenceCounter { name, metric: (metric, operation), .. } in affairs {
             let family = ours.iter().find(|family| family.name == metric);
             let family = family.unwrap_or_else(|| panic!("{name}: there is no {metric}"));
             let has_operation = |sample: &crate::metrics::Sample| {

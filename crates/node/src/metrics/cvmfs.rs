@@ -19,7 +19,7 @@ use crate::status::{MountStatus, seconds};
 use Kind::{Counter, Gauge};
 
 /// Time for a file system to tell its size.
-const SIZE_PATIENCE: Duration = Duration::from_millis(500);
+const SIZE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Returns the metrics of the mounted repositories. The exporter knows one mount for each; here it is the first.
 pub fn of_exporter(scrape: &Scrape) -> Vec<Family> {
@@ -113,7 +113,7 @@ fn add(all: &mut Families, mount: &ScrapedMount, status: &MountStatus, now: u64)
 /// Returns the size of the folder's file system and what is free of it, unless it doesn't answer.
 fn disk(folder: &Path) -> Option<(u64, u64)> {
     let folder = folder.to_owned();
-    let about = watchdog::within(SIZE_PATIENCE, move || rustix::fs::statvfs(&folder).ok())??;
+    let about = watchdog::within(SIZE_TIMEOUT, move || rustix::fs::statvfs(&folder).ok())??;
     Some((about.f_blocks.saturating_mul(about.f_frsize), about.f_bavail.saturating_mul(about.f_frsize)))
 }
 

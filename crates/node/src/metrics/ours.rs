@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use esker_store::{CacheStatus, Reach, without_passwords};
+use esker_store::{CacheStatus, EndpointStatus, without_passwords};
 
 use super::affairs::wanted;
 use super::family::{Families, Family, Histogram, Kind, Value, label};
@@ -154,7 +154,7 @@ fn of_repository(all: &mut Families, mount: &ScrapedMount, status: &MountStatus)
     let groups = route.proxies.iter().enumerate();
     let proxies = groups.flat_map(|(group, proxies)| proxies.iter().map(move |proxy| (proxy, Some(group))));
     for (reach, group) in servers.chain(proxies) {
-        let Reach { name, active, out, .. } = reach;
+        let EndpointStatus { name, active, out, .. } = reach;
         let name = without_passwords(name);
         let (up, used, labels) = match group {
             None => (

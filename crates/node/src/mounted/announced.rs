@@ -14,12 +14,12 @@ use crate::status::seconds;
 use crate::takeover;
 
 /// A registry entry and a control socket that is not answered yet.
-pub(super) struct Announced {
+pub(super) struct PendingMount {
     pub(super) registration: Registration,
     pub(super) listening: Listening,
 }
 
-impl Announced {
+impl PendingMount {
     pub(super) fn new(plan: &MountPlan, content: &Content) -> Result<Self, MountedError> {
         // A command's mount is at no path of the host, and several commands may have the same.
         let key = match &plan.command {

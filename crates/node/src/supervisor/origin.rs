@@ -14,7 +14,7 @@ use rustix::process::{WaitOptions, geteuid, getpid, set_child_subreaper, wait};
 /// Maximum number of ancestors that are looked at; Linux allows far fewer nested processes in practice.
 const ANCESTORS_MAX: usize = 4096;
 /// Number of looks at ancestors, one of which may end during a look.
-const LOOKS_MAX: usize = 8;
+const CHECKS_MAX: usize = 8;
 
 /// Makes this process the parent of its descendants whose parents end.
 pub(super) fn adopt_orphans() {
@@ -35,7 +35,7 @@ pub(super) fn refusal(client: impl AsFd) -> Option<&'static str> {
         // A mount of an ordinary user gains nothing that root doesn't have. Its processes may be hidden (hidepid).
         return None;
     }
-    let looked = (0..LOOKS_MAX).find_map(|_| is_descendant(pid));
+    let looked = (0..CHECKS_MAX).find_map(|_| is_descendant(pid));
     match looked {
         Some(false) if !peer::has_ended(&client) => None,
         Some(true) => Some("the request comes from the mount's own processes"),

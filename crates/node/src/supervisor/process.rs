@@ -164,7 +164,7 @@ impl Supervisor {
     fn watch(&mut self, report: OwnedFd) -> io::Result<ExitStatus> {
         let mut report = Some(report);
         loop {
-            let started = self.start(report.take()).and_then(|daemon| self.accompany(daemon));
+            let started = self.start(report.take()).and_then(|daemon| self.supervise(daemon));
             match started {
                 Ok(end) if self.has_ended || !self.has_served => return Ok(end.status),
                 Ok(end) if end.retired && self.replace() => {}
@@ -296,7 +296,7 @@ impl Supervisor {
     }
 
     /// Serves a daemon until it ends.
-    fn accompany(&mut self, mut daemon: Daemon) -> io::Result<DaemonEnd> {
+    fn supervise(&mut self, mut daemon: Daemon) -> io::Result<DaemonEnd> {
         let watched = loop {
             match self.step(&mut daemon) {
                 Ok(true) => {}
@@ -349,7 +349,7 @@ impl Supervisor {
             return Ok(true);
         }
         match messages::receive(&daemon.socket) {
-            Ok(Some(message)) => self.heed(daemon, message),
+            Ok(Some(message)) => self.handle(daemon, message),
             Ok(None) => return Ok(false),
             // Of a program that is not ours: it gets no answer and is replaced.
             Err(error) => {
@@ -443,7 +443,7 @@ impl Supervisor {
     }
 
     /// Heeds a message of the daemon, which may not widen what the next daemon can do.
-    fn heed(&mut self, daemon: &mut Daemon, message: Message) {
+    fn handle(&mut self, daemon: &mut Daemon, message: Message) {
         match (message.kind, message.descriptor) {
             (Kind::Keep, Some(given)) if message.text == SPEC.as_bytes() => {
                 match options::from_daemon(&self.spec, given) {

@@ -21,7 +21,7 @@ use super::{options as mount_options, origin, program};
 use crate::packets;
 
 /// Time limit of a client to send its request.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of an answer in bytes.
 const ANSWER_MAX: usize = 4096;
 
@@ -83,8 +83,8 @@ pub(super) fn accept(client: UnixStream, daemon: &OfDaemon) -> Option<Wish> {
     if !peer::is_trusted(&client) {
         return None;
     }
-    client.set_read_timeout(Some(CLIENT_PATIENCE)).ok()?;
-    client.set_write_timeout(Some(CLIENT_PATIENCE)).ok()?;
+    client.set_read_timeout(Some(CLIENT_TIMEOUT)).ok()?;
+    client.set_write_timeout(Some(CLIENT_TIMEOUT)).ok()?;
     let next = match packets::receive(&client).ok()? {
         (byte, Some(program)) if byte == [0] => Replacement::Program(program),
         (byte, Some(options)) if byte == [Kind::Options as u8] => Replacement::Options(options),

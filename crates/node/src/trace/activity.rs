@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::family::Family;
 use super::paths::Paths;
 use super::subscriber::monotonic_nanos;
-use super::wire::{Operation, Whose};
+use super::wire::{Operation, TraceScope};
 use crate::status::{Presentation, Requests};
 
 /// Maximum number of waiting requests, and of downloads, in a reply.
@@ -95,7 +95,7 @@ impl Activity {
     pub(crate) fn now(self, session: &Session) -> Self {
         let counters = session.counters();
         let mut paths = Paths::new(session);
-        let family = Family::new(session.proc(), Whose::All, 0);
+        let family = Family::new(session.proc(), TraceScope::All, 0);
         let pending = session.pending(SHOWN_MAX).into_iter().map(|call| {
             let member = family.find(call.caller);
             WaitingCall {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use super::wire::Whose;
+use super::wire::TraceScope;
 
 /// Time for which an answer about a thread counts: its number may be given to another one.
 const FRESH: Duration = Duration::from_secs(1);
@@ -53,11 +53,11 @@ struct Status {
 
 impl Family {
     /// Returns the wanted threads; `client` is the process that wants to know.
-    pub(super) fn new(proc: Option<Arc<Path>>, whose: Whose, client: u32) -> Self {
+    pub(super) fn new(proc: Option<Arc<Path>>, whose: TraceScope, client: u32) -> Self {
         let wanted = match whose {
-            Whose::All => Wanted::All,
-            Whose::Children => Wanted::Below(client, false),
-            Whose::Process(pid) => Wanted::Below(pid, true),
+            TraceScope::All => Wanted::All,
+            TraceScope::Children => Wanted::Below(client, false),
+            TraceScope::Process(pid) => Wanted::Below(pid, true),
         };
         Self { proc, wanted, seen: Mutex::default() }
     }
@@ -159,17 +159,17 @@ mod tests {
         let tids = [10, 20, 21, 30, 40, 50, 0];
         let of = |whose| pids(&Family::new(Some(proc.clone()), whose, 10), &tids);
         let none = None;
-        assert_eq!(of(Whose::Children), [none, Some(20), Some(20), Some(30), none, none, none]);
-        assert_eq!(of(Whose::Process(20)), [none, Some(20), Some(20), Some(30), none, none, none]);
-        assert_eq!(of(Whose::All), [Some(10), Some(20), Some(20), Some(30), Some(40), Some(50), none]);
-        let member = Family::new(Some(proc), Whose::All, 1).find(21).expect("it is there");
+        assert_eq!(of(TraceScope::Children), [none, Some(20), Some(20), Some(30), none, none, none]);
+        assert_eq!(of(TraceScope::Process(20)), [none, Some(20), Some(20), Some(30), none, none, none]);
+        assert_eq!(of(TraceScope::All), [Some(10), Some(20), Some(20), Some(30), Some(40), Some(50), none]);
+        let member = Family::new(Some(proc), TraceScope::All, 1).find(21).expect("it is there");
         assert_eq!(&*member.command, "program20");
     }
 
     #[test]
     fn a_child_of_a_known_member_belongs_to_the_program_after_it_lost_its_parent() {
         let (folder, proc) = proc(&[(20, 20, 10), (30, 30, 20)]);
-        let family = Family::new(Some(proc), Whose::Process(10), 1);
+        let family = Family::new(Some(proc), TraceScope::Process(10), 1);
         assert_eq!(pids(&family, &[20]), [Some(20)]);
         fs::remove_dir_all(folder.path().join("20")).expect("removed");
         assert_eq!(pids(&family, &[30]), [Some(30)], "its parent was a member");
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn without_procfs_nothing_but_everything_can_be_traced() {
-        assert_eq!(pids(&Family::new(None, Whose::Process(5), 1), &[5]), [None]);
-        assert_eq!(pids(&Family::new(None, Whose::All, 1), &[5]), [Some(5)]);
+        assert_eq!(pids(&Family::new(None, TraceScope::Process(5), 1), &[5]), [None]);
+        assert_eq!(pids(&Family::new(None, TraceScope::All, 1), &[5]), [Some(5)]);
     }
 }

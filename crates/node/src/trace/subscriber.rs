@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::family::{Family, Member};
 use super::paths::Paths;
 use super::ring::Ring;
-use super::wire::{Source, TraceEnd, TraceLine, TraceRequest, TraceStart, TracedCall, Whose};
+use super::wire::{Source, TraceEnd, TraceLine, TraceRequest, TraceScope, TraceStart, TracedCall};
 use crate::control::{Response, send};
 
 /// Maximum number of traces of one mount at the same time.
@@ -68,11 +68,11 @@ impl Traces {
         client: UnixStream,
     ) -> io::Result<()> {
         let proc = session.proc();
-        if proc.is_none() && request.whose != Whose::All {
+        if proc.is_none() && request.whose != TraceScope::All {
             start.warning = Some("the daemon can't see processes, so no request is traced".to_owned());
         }
         let peer = esker_cache_share::peer::pid(&client).unwrap_or(0);
-        if peer == 0 && request.whose == Whose::Children {
+        if peer == 0 && request.whose == TraceScope::Children {
             start.warning =
                 Some("the daemon is in another PID namespace, so no request is traced".to_owned());
         }

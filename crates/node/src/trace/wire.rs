@@ -10,7 +10,7 @@ use crate::status::Presentation;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceRequest {
     /// Processes whose requests are reported.
-    pub whose: Whose,
+    pub whose: TraceScope,
     /// Minimum duration of reported requests in microseconds.
     #[serde(default)]
     pub over_us: u64,
@@ -22,7 +22,7 @@ pub struct TraceRequest {
 /// Processes whose requests are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Whose {
+pub enum TraceScope {
     /// All processes.
     All,
     /// The processes that the client has started, and their children.

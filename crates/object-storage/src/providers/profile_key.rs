@@ -14,7 +14,7 @@ use super::profile::Profile;
 use crate::settings::Environment;
 
 /// Minimum time between two checks of the files for changes.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Device, inode, size and time of each file.
 type Version = Vec<Option<(u64, u64, u64, (i64, i64))>>;
@@ -47,7 +47,7 @@ impl ProfileKey {
     /// Returns the key, as the files have it now. Files without one are being written, or gone: the last key stays.
     fn at(&self, now: Instant) -> Arc<AwsCredential> {
         let mut known = self.known.lock();
-        if now.saturating_duration_since(known.looked) >= LOOK_AFTER {
+        if now.saturating_duration_since(known.looked) >= CHECK_INTERVAL {
             known.looked = now;
             let version = version(&self.environment);
             if version != known.version
@@ -106,7 +106,7 @@ mod tests {
         let key = ProfileKey::read(None, &environment).expect("a key");
         let mut now = Instant::now();
         let mut later = || {
-            now += LOOK_AFTER;
+            now += CHECK_INTERVAL;
             key.at(now).key_id.clone()
         };
         assert_eq!(later(), "old");

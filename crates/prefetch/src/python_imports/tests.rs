@@ -135,14 +135,14 @@ fn modules_are_searched_in_the_nearest_root_then_in_that_of_the_last_miss() {
 
 #[test]
 fn the_names_searched_for_one_module_are_bounded() {
-    let names: Vec<String> = (0..3 * LOOKS_MAX).map(|number| format!("m{number}")).collect();
+    let names: Vec<String> = (0..3 * LOOKUPS_MAX).map(|number| format!("m{number}")).collect();
     let mut imports: Vec<_> = names.iter().map(|name| import(Some(0), name, &[])).collect();
     imports.push(import(Some(0), "os", &[]));
     let mut paths = tree();
     let mut modules = read();
     let importer = module(&compiled(LIB, "re"), false);
     assert!(modules.imported(&mut paths, &importer, &imports).leaves.is_empty());
-    assert!(paths.listed <= 4 * LOOKS_MAX, "{}", paths.listed);
+    assert!(paths.listed <= 4 * LOOKUPS_MAX, "{}", paths.listed);
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn is_unlisted(attributes: Attributes) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 60, ..ProptestConfig::default() })]
     #[test]
-    fn a_difference_of_revisions_is_that_of_their_listings(
+    fn a_diff_equals_the_difference_of_listings(
         first in proptest::collection::vec(edit(), 1..30),
         second in proptest::collection::vec(edit(), 1..12),
     ) {

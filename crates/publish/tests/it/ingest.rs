@@ -370,7 +370,7 @@ fn linked() -> Workshop {
 }
 
 #[test]
-fn published_links_on_the_way_are_followed() {
+fn ingest_follows_published_symlinks() {
     for (member, place) in [
         ("link/x", "/in/here/real/x"),
         ("link/deep/x", "/in/here/real/deep/x"),

@@ -23,7 +23,7 @@ use crate::repository::DATABASE_MAX;
 use crate::signed::SMALL_FILE_MAX;
 use crate::spool::remember_reflog;
 
-use super::kept;
+use super::carried_over;
 use super::lock::HeadLock;
 use super::pending;
 
@@ -81,11 +81,11 @@ impl HeadLock<'_> {
             Some(draft) => Some(put(&draft.finish(), ObjectKind::History)?),
             None => head.history(),
         };
-        let certificate = match kept::certificate(sink, head, publisher.certificate())? {
+        let certificate = match carried_over::certificate(sink, head, publisher.certificate())? {
             Some(published) => published,
             None => put(publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?,
         };
-        let metainfo = kept::metainfo(sink, head)?;
+        let metainfo = carried_over::metainfo(sink, head)?;
         sink.flush()?;
         let root = ObjectName::new(next.root.0, ObjectKind::Catalog);
         let branch_root = next.branch_root.map(|root| ObjectName::new(root, ObjectKind::Catalog));

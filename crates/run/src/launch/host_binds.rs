@@ -69,9 +69,9 @@ impl HostBinds {
         let current = Directory::current(notify).filter(|_| shown).and_then(|directory| {
             let mounts: Vec<&Mount> = first.iter().chain(&second).collect();
             match directory.among(&mounts) {
-                Sight::Shown => {}
-                Sight::Needs(mount) => first.push(mount),
-                Sight::Hidden => return None,
+                PathVisibility::Shown => {}
+                PathVisibility::Needs(mount) => first.push(mount),
+                PathVisibility::Hidden => return None,
             }
             Some(directory.told)
         });
@@ -137,7 +137,7 @@ struct Directory {
 
 /// Visibility of a path in the container.
 #[derive(Debug, PartialEq, Eq)]
-enum Sight {
+enum PathVisibility {
     Shown,
     /// The path is visible if this mount is made below the others.
     Needs(Mount),
@@ -163,21 +163,21 @@ impl Directory {
     }
 
     /// Returns the visibility of a path given these mounts, of which later ones cover earlier ones.
-    fn among(&self, mounts: &[&Mount]) -> Sight {
+    fn among(&self, mounts: &[&Mount]) -> PathVisibility {
         for path in [&self.told, &self.real] {
             let mount = mounts.iter().rev().find(|mount| path.starts_with(&mount.target));
             match mount {
                 None => {
                     let mount = of_host(path, false).filter(|_| may_be_shown(path));
-                    return mount.map_or(Sight::Hidden, Sight::Needs);
+                    return mount.map_or(PathVisibility::Hidden, PathVisibility::Needs);
                 }
-                Some(mount) if shows(mount, path) => return Sight::Shown,
+                Some(mount) if shows(mount, path) => return PathVisibility::Shown,
                 // A link in it leads to the same place as on the host.
                 Some(mount) if shows(mount, &mount.target) => {}
-                Some(_) => return Sight::Hidden,
+                Some(_) => return PathVisibility::Hidden,
             }
         }
-        Sight::Hidden
+        PathVisibility::Hidden
     }
 }
 
@@ -254,18 +254,18 @@ mod tests {
             let directory = Directory { told: at(told), real: fs::canonicalize(at(told)).expect("it") };
             directory.among(&mounts.iter().collect::<Vec<_>>())
         };
-        let needs = |path: &str| Sight::Needs(of_host(&at(path), false).expect("it"));
+        let needs = |path: &str| PathVisibility::Needs(of_host(&at(path), false).expect("it"));
         for (told, mounts, expected) in [
             ("home/project", vec![], needs("home/project")),
-            ("home/project", vec![same("home/project/")], Sight::Shown),
-            ("home/project", vec![same(""), bind("other", "home")], Sight::Hidden),
-            ("home/project", vec![bind("other", "home"), same("home/project")], Sight::Shown),
-            ("home/project", vec![same("home/project"), bind("other", "home")], Sight::Hidden),
+            ("home/project", vec![same("home/project/")], PathVisibility::Shown),
+            ("home/project", vec![same(""), bind("other", "home")], PathVisibility::Hidden),
+            ("home/project", vec![bind("other", "home"), same("home/project")], PathVisibility::Shown),
+            ("home/project", vec![same("home/project"), bind("other", "home")], PathVisibility::Hidden),
             ("home", vec![bind("other", "home/project")], needs("home")),
             ("home/link", vec![], needs("home/link")),
             ("home/link", vec![same("home")], needs("far/data")),
-            ("home/link", vec![same("home"), same("far")], Sight::Shown),
-            ("home/link", vec![same("home"), bind("other", "far/data")], Sight::Hidden),
+            ("home/link", vec![same("home"), same("far")], PathVisibility::Shown),
+            ("home/link", vec![same("home"), bind("other", "far/data")], PathVisibility::Hidden),
         ] {
             assert_eq!(sight(told, &mounts), expected, "{told}: {mounts:?}");
         }

@@ -18,7 +18,7 @@ use crate::namespaces::Namespaces;
 /// Backlog of the socket: as many processes as a node starts at once.
 const BACKLOG: i32 = 4096;
 /// Poll interval while a client starts, and on kernels without notification.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// A process that uses the shared mount.
 enum Client {
@@ -113,7 +113,7 @@ impl Clients {
         let all = told.chain([self.listener.as_fd()]);
         let mut watched: Vec<PollFd> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let all_told = self.clients.iter().all(|client| matches!(client, Client::Told(_)));
-        let patience = (!all_told || self.clients.is_empty()).then_some(&LOOK);
+        let patience = (!all_told || self.clients.is_empty()).then_some(&POLL_INTERVAL);
         match poll(&mut watched, patience) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),

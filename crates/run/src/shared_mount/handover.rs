@@ -24,7 +24,7 @@ use crate::namespaces::Namespaces;
 /// Maximum length of a key's message: the path of an image, and some names of control groups.
 const LONGEST: usize = 64 * 1024;
 /// Timeout for the reply of a shared mount's process, which replies at once unless it is stopped.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Namespaces {
     /// Sends the namespaces to a client. Errors are ignored: the client waits for the reply, or has ended.
@@ -42,8 +42,8 @@ impl Namespaces {
 /// Requests the namespaces from the process at `socket`, which must have `key` and belong to this user.
 pub(super) fn ask(socket: &Path, key: &Key) -> io::Result<Namespaces> {
     let stream = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&stream, Timeout::Recv, Some(PATIENCE))?;
-    set_socket_timeout(&stream, Timeout::Send, Some(PATIENCE))?;
+    set_socket_timeout(&stream, Timeout::Recv, Some(TIMEOUT))?;
+    set_socket_timeout(&stream, Timeout::Send, Some(TIMEOUT))?;
     connect(&stream, &SocketAddrUnix::new(socket)?)?;
     if socket_peercred(&stream)?.uid != geteuid() {
         return Err(io::Error::other("it belongs to another user"));

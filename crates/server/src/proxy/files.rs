@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use super::destinations::Group;
 use super::disk::{DiskCache, record_use};
-use super::flights::Flights;
+use super::flights::SharedTasks;
 use super::objects::{Object, is_due};
 use super::place::Revision;
 use super::target::Folder;
@@ -47,7 +47,7 @@ pub(crate) fn is_signed(path: &str) -> bool {
 
 /// Content of a file when it was last confirmed.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ConfirmedFile {
     /// The bytes; `None` if the upstream servers have no such file.
     pub(crate) content: Option<Object>,
     /// True if it was verified with the repository's keys.
@@ -64,7 +64,7 @@ pub(crate) struct Kept {
     is_saved: bool,
 }
 
-impl Kept {
+impl ConfirmedFile {
     pub(crate) fn new(content: Option<Object>, is_verified: bool) -> Self {
         let checked = Some(Instant::now());
         let confirmed = SystemTime::now();
@@ -106,12 +106,12 @@ pub(crate) struct Files {
     cache: Arc<DiskCache>,
     /// Folder of the saved files.
     saved: PathBuf,
-    all: Mutex<HashMap<String, Kept>>,
+    all: Mutex<HashMap<String, ConfirmedFile>>,
     /// Files that are too large to be kept, while they are sent, by their paths.
     large: Mutex<HashMap<String, (ContentHash, Weak<File>)>>,
-    pub(crate) flights: Arc<Flights<(String, bool), Kept>>,
+    pub(crate) flights: Arc<SharedTasks<(String, bool), ConfirmedFile>>,
     /// True while the upstream servers are unreachable; an outage is logged once.
-    away: AtomicBool,
+    unreachable: AtomicBool,
 }
 
 impl Files {
@@ -134,12 +134,12 @@ impl Files {
                 all.insert(path.to_owned(), kept);
             }
         }
-        let (all, large, away) = (Mutex::new(all), Mutex::default(), AtomicBool::new(false));
-        Self { cache: cache.clone(), saved, all, large, flights: Arc::default(), away }
+        let (all, large, unreachable) = (Mutex::new(all), Mutex::default(), AtomicBool::new(false));
+        Self { cache: cache.clone(), saved, all, large, flights: Arc::default(), unreachable }
     }
 
     /// Returns a file.
-    pub(crate) fn get(&self, path: &str) -> Option<Kept> {
+    pub(crate) fn get(&self, path: &str) -> Option<ConfirmedFile> {
         self.all.lock().get(path).cloned()
     }
 
@@ -179,8 +179,8 @@ impl Files {
 
     /// Keeps a file that an upstream server sent, and saves a signed one. Where that fails, it is handed out all the same, and
     /// saved at its next confirmation: should an older one be handed out after a restart, clients refuse it.
-    pub(crate) fn keep(&self, path: &str, content: Option<Object>, is_verified: bool) -> Kept {
-        let mut kept = Kept::new(content, is_verified);
+    pub(crate) fn keep(&self, path: &str, content: Option<Object>, is_verified: bool) -> ConfirmedFile {
+        let mut kept = ConfirmedFile::new(content, is_verified);
         let before = self.get(path);
         if let (true, Some(bytes)) = (is_signed(path), kept.bytes().cloned()) {
             let recorded = before.as_ref().and_then(|before| before.recorded);
@@ -237,21 +237,21 @@ impl Files {
     }
 
     /// Records whether the upstream servers are unreachable; returns true if that changed.
-    pub(crate) fn set_away(&self, away: bool) -> bool {
-        self.away.swap(away, Ordering::Relaxed) != away
+    pub(crate) fn set_unreachable(&self, unreachable: bool) -> bool {
+        self.unreachable.swap(unreachable, Ordering::Relaxed) != unreachable
     }
 
     /// Returns true while the upstream servers are unreachable.
-    pub(crate) fn is_away(&self) -> bool {
-        self.away.load(Ordering::Relaxed)
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.unreachable.load(Ordering::Relaxed)
     }
 }
 
-fn read(path: &Path, is_verified: bool) -> Option<Kept> {
+fn read(path: &Path, is_verified: bool) -> Option<ConfirmedFile> {
     let facts = fs::metadata(path).ok().filter(|facts| facts.len() <= KEPT_MAX)?;
     let content = Bytes::from(fs::read(path).ok()?);
     let confirmed = facts.modified().ok()?;
-    Some(Kept {
+    Some(ConfirmedFile {
         content: Some(Object::Bytes(content)),
         is_verified,
         confirmed,

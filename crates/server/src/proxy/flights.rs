@@ -14,9 +14,9 @@ type Tasks<K, V> = SingleFlight<K, Option<Outcome<V>>, Sender<Outcome<V>>>;
 
 /// Tasks in progress by what they work on.
 #[derive(Debug)]
-pub(crate) struct Flights<K, V>(Arc<Tasks<K, V>>);
+pub(crate) struct SharedTasks<K, V>(Arc<Tasks<K, V>>);
 
-impl<K, V> Default for Flights<K, V> {
+impl<K, V> Default for SharedTasks<K, V> {
     fn default() -> Self {
         Self(Arc::default())
     }
@@ -50,7 +50,7 @@ fn send<V: Clone>(waiters: Vec<Sender<Outcome<V>>>, outcome: &Outcome<V>) {
     }
 }
 
-impl<K, V> Flights<K, V>
+impl<K, V> SharedTasks<K, V>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Clone + Send + Sync + 'static,
@@ -78,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn simultaneous_requests_share_one_task() {
-        let flights = Arc::<Flights<u8, u8>>::default();
+        let flights = Arc::<SharedTasks<u8, u8>>::default();
         let started = Arc::new(AtomicUsize::new(0));
         let requests: Vec<_> = (0..50)
             .map(|_| {
@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_without_a_result_is_an_error_and_leaves_nothing() {
-        let flights = Arc::<Flights<u8, u8>>::default();
+        let flights = Arc::<SharedTasks<u8, u8>>::default();
         let outcome = flights.join(1, |announcer| async move { drop(announcer) }).await;
         assert!(matches!(outcome, Err(Failure::Ended)), "{outcome:?}");
         tokio::task::yield_now().await;
@@ -112,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_after_the_end_of_a_task_starts_another() {
-        let flights = Arc::<Flights<u8, u8>>::default();
+        let flights = Arc::<SharedTasks<u8, u8>>::default();
         for number in 0..3 {
             let start = |announcer: Announcer<u8, u8>| async move {
                 announcer.finish(Ok(number));

@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use super::agreement::agreed_manifest;
 use super::catalogs::Catalogs;
 use super::failure::Failure;
-use super::files::{KEPT_MAX, Kept, head_of, is_signed};
+use super::files::{ConfirmedFile, KEPT_MAX, head_of, is_signed};
 use super::flights::Announcer;
 use super::objects::{Object, Objects};
 use super::place::Place;
@@ -61,7 +61,7 @@ pub type FindKeys = Arc<dyn Fn(&RepositoryName) -> Option<MasterKeys> + Send + S
 pub(crate) struct HeadOptions {
     /// Time for which a file is served without asking upstream.
     pub(crate) age: Duration,
-    /// Time for which a file is served while upstream is away.
+    /// Time for which a file is served while upstream is unreachable.
     pub(crate) stale_age: Duration,
     /// Time after its confirmation for which caches may keep a file; `None` for what is left of `age`.
     pub(crate) lifetime: Option<Duration>,
@@ -127,28 +127,33 @@ impl Heads {
             Ok(Err(_)) => self.stale(&stale),
             Err(_) => {
                 place.files.failed(path, PAUSE);
-                self.away(place, &stale, "it does not answer");
+                self.unreachable(place, &stale, "it does not answer");
                 self.stale(&stale)
             }
         }
     }
 
     /// Returns true unless the file could be verified, and wasn't: it is from a time when no key was known.
-    fn may_serve(&self, place: &Place, path: &str, kept: &Kept) -> bool {
+    fn may_serve(&self, place: &Place, path: &str, kept: &ConfirmedFile) -> bool {
         let has_keys = || place.name.as_ref().is_some_and(|name| (self.options.keys)(name).is_some());
         kept.is_verified || !is_signed(path) || !has_keys()
     }
 
-    fn stale(&self, kept: &Kept) -> Result<Served, Failure> {
+    fn stale(&self, kept: &ConfirmedFile) -> Result<Served, Failure> {
         self.counters.stale.fetch_add(1, Ordering::Relaxed);
         serve(kept, true, true)
     }
 
     /// Asks upstream for a file, once for all requests.
-    async fn refresh(self: &Arc<Self>, place: &Arc<Place>, path: &str, fresh: bool) -> Result<Kept, Failure> {
+    async fn refresh(
+        self: &Arc<Self>,
+        place: &Arc<Place>,
+        path: &str,
+        fresh: bool,
+    ) -> Result<ConfirmedFile, Failure> {
         let (heads, flown, key) = (self.clone(), place.clone(), (path.to_owned(), fresh));
         let file = path.to_owned();
-        let start = |announcer: Announcer<_, Kept>| async move {
+        let start = |announcer: Announcer<_, ConfirmedFile>| async move {
             let outcome = heads.ask(&flown, &file, fresh).await;
             heads.note(&flown, &file, &outcome);
             // A request that comes later may know of a newer file.
@@ -157,18 +162,18 @@ impl Heads {
         place.files.flights.join(key, start).await
     }
 
-    fn note(&self, place: &Place, path: &str, outcome: &Result<Kept, Failure>) {
+    fn note(&self, place: &Place, path: &str, outcome: &Result<ConfirmedFile, Failure>) {
         match outcome {
             Ok(_) => {
                 self.counters.confirmed.fetch_add(1, Ordering::Relaxed);
-                if place.files.set_away(false) {
+                if place.files.set_unreachable(false) {
                     tracing::info!("{}: an upstream server answers again", place.title());
                 }
             }
             Err(failure) => {
                 place.files.failed(path, PAUSE);
                 match place.files.get(path).filter(|kept| kept.content.is_some()) {
-                    Some(kept) => self.away(place, &kept, &failure.to_string()),
+                    Some(kept) => self.unreachable(place, &kept, &failure.to_string()),
                     None if matches!(failure, Failure::Missing) => {}
                     None => tracing::warn!("{}/{path}: {failure}", place.title()),
                 }
@@ -176,8 +181,8 @@ impl Heads {
         }
     }
 
-    fn away(&self, place: &Place, kept: &Kept, why: &str) {
-        if place.files.set_away(true) {
+    fn unreachable(&self, place: &Place, kept: &ConfirmedFile, why: &str) {
+        if place.files.set_unreachable(true) {
             let since = kept.confirmed.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let (since, most) = (unix(since), self.options.stale_age.as_secs());
             tracing::warn!(
@@ -187,7 +192,12 @@ impl Heads {
         }
     }
 
-    async fn ask(self: &Arc<Self>, place: &Arc<Place>, path: &str, fresh: bool) -> Result<Kept, Failure> {
+    async fn ask(
+        self: &Arc<Self>,
+        place: &Arc<Place>,
+        path: &str,
+        fresh: bool,
+    ) -> Result<ConfirmedFile, Failure> {
         match (path, &place.name) {
             (manifest::PATH, Some(name)) => match (self.options.keys)(name) {
                 Some(keys) => self.verified_head(place, (name, &keys), fresh).await,
@@ -219,7 +229,7 @@ impl Heads {
         place: &Arc<Place>,
         signed: (&RepositoryName, &MasterKeys),
         fresh: bool,
-    ) -> Result<Kept, Failure> {
+    ) -> Result<ConfirmedFile, Failure> {
         let mut first_failure = None;
         for detour in 0..place.source.routes().clamp(1, DETOURS_MAX) {
             let seen = place.files.floor(true, Duration::ZERO);
@@ -244,7 +254,11 @@ impl Heads {
     }
 
     /// Fetches a manifest that no key verifies: the one that the servers agree on.
-    async fn agreed_head(self: &Arc<Self>, place: &Arc<Place>, fresh: bool) -> Result<Kept, Failure> {
+    async fn agreed_head(
+        self: &Arc<Self>,
+        place: &Arc<Place>,
+        fresh: bool,
+    ) -> Result<ConfirmedFile, Failure> {
         let mut fetch = request(place, manifest::PATH, fresh);
         let seen = place.files.floor(false, self.lasting());
         fetch.expected = place.name.clone().map(|name| manifest_check(name, seen)).into();
@@ -270,7 +284,7 @@ impl Heads {
         place: &Arc<Place>,
         name: &RepositoryName,
         fresh: bool,
-    ) -> Result<Kept, Failure> {
+    ) -> Result<ConfirmedFile, Failure> {
         let keys = (self.options.keys)(name).map(Arc::new);
         let seen = keys.as_ref().and_then(|_| place.files.whitelist_time());
         let ask = async |may_be_expired| {
@@ -287,7 +301,12 @@ impl Heads {
     }
 
     /// Fetches a file that is not signed.
-    async fn other_file(&self, place: &Arc<Place>, path: &str, fresh: bool) -> Result<Kept, Failure> {
+    async fn other_file(
+        &self,
+        place: &Arc<Place>,
+        path: &str,
+        fresh: bool,
+    ) -> Result<ConfirmedFile, Failure> {
         let mut fetch = request(place, path, fresh);
         fetch.expected = Expected::Checked(Arc::new(|bytes: &[u8]| {
             if bytes.trim_ascii_start().starts_with(b"<") {
@@ -324,7 +343,7 @@ impl Heads {
         place: &Arc<Place>,
         bytes: Bytes,
         signed: Option<(&RepositoryName, &MasterKeys)>,
-    ) -> Result<Kept, Failure> {
+    ) -> Result<ConfirmedFile, Failure> {
         let _turn = place.accepting.lock().await;
         let kept = place.files.get(manifest::PATH).filter(|kept| signed.is_none() || kept.is_verified);
         if kept.as_ref().is_some_and(|kept| kept.bytes() == Some(&bytes)) {
@@ -415,7 +434,7 @@ fn unix(seconds: u64) -> UnixTime {
     UnixTime(i64::try_from(seconds).unwrap_or(i64::MAX))
 }
 
-fn serve(kept: &Kept, is_stale: bool, is_hit: bool) -> Result<Served, Failure> {
+fn serve(kept: &ConfirmedFile, is_stale: bool, is_hit: bool) -> Result<Served, Failure> {
     let content = kept.content.clone().ok_or(Failure::Missing)?;
     Ok(Served { content, age: kept.age(), is_stale, is_hit })
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::files::Files;
-use super::flights::Flights;
+use super::flights::SharedTasks;
 use super::objects::Object;
 use super::target::Folder;
 
@@ -33,7 +33,7 @@ pub(crate) struct Place {
     /// URLs of the folder in the order of use.
     pub(crate) urls: Vec<String>,
     pub(crate) source: Arc<dyn Source>,
-    pub(crate) objects: Arc<Flights<ObjectName, Object>>,
+    pub(crate) objects: Arc<SharedTasks<ObjectName, Object>>,
     pub(crate) files: Files,
     /// Time of the last comparison of all servers' manifests, which decides where there is no key.
     pub(crate) agreed: Mutex<Option<Instant>>,

@@ -97,8 +97,8 @@ async fn next<T>(
     }
 }
 
-/// Waits for a slot. If there is none an idle connection is closed, or else one of the address that has most of them,
-/// which may be many slow readers.
+/// Waits for a slot. If there is none, an idle connection is closed. Without an idle one, the address with the most
+/// connections loses one, since they may be slow readers.
 pub(crate) async fn slot(
     slots: &Arc<Semaphore>,
     transport: &Transport,

@@ -15,7 +15,7 @@ use super::request::HEAD_MAX;
 /// Maximum number of requests that a client may have open at once.
 const STREAMS_MAX: u32 = 128;
 /// Interval at which the deadlines of responses are compared with the clock.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serves the connection to its end.
 pub(crate) async fn serve(gate: Gate, exchange: &Arc<Exchange>) {
@@ -68,7 +68,7 @@ async fn late(exchange: &Exchange) {
     loop {
         // Nothing is due without a response; the sender lives as long as the exchange.
         drop(open.wait_for(|open| !open.is_empty()).await);
-        let mut ticks = interval(LOOK.min(exchange.transport.limits.stall));
+        let mut ticks = interval(POLL_INTERVAL.min(exchange.transport.limits.stall));
         loop {
             ticks.tick().await;
             let now = Instant::now();

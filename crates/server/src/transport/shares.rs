@@ -12,10 +12,10 @@ use tokio::sync::Notify;
 
 /// Number of permits by address.
 #[derive(Debug, Default)]
-pub(crate) struct Shares(Mutex<HashMap<IpAddr, Held>>);
+pub(crate) struct Shares(Mutex<HashMap<IpAddr, AddressUse>>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct AddressUse {
     count: usize,
     cut: Arc<Notify>,
 }
@@ -43,7 +43,7 @@ impl Shares {
         (has < most).then(|| self.one_more(&mut all, address))
     }
 
-    fn one_more(self: &Arc<Self>, all: &mut HashMap<IpAddr, Held>, address: IpAddr) -> Share {
+    fn one_more(self: &Arc<Self>, all: &mut HashMap<IpAddr, AddressUse>, address: IpAddr) -> Share {
         let held = all.entry(address).or_default();
         held.count += 1;
         Share { shares: self.clone(), address, cut: held.cut.clone() }

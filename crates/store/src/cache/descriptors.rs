@@ -64,7 +64,7 @@ const KEPT_FOR_OTHERS: usize = 256;
 /// Minimum number of slots.
 const LEAST: usize = 16;
 /// Maximum number of open files: more have no measurable benefit.
-const MOST: usize = 16_384;
+const OPEN_MAX: usize = 16_384;
 
 /// List length below which no scan is needed.
 const FEW: usize = 64;
@@ -72,9 +72,9 @@ const FEW: usize = 64;
 /// Returns the default limit, from the process's limit on open files.
 pub(super) fn default_limit() -> usize {
     let process = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let process = process.map_or(MOST * 2, |limit| usize::try_from(limit).unwrap_or(MOST * 2));
+    let process = process.map_or(OPEN_MAX * 2, |limit| usize::try_from(limit).unwrap_or(OPEN_MAX * 2));
     // At most half, because the same process may hold several caches or mounts.
-    process.saturating_sub(KEPT_FOR_OTHERS).min(process / 2).clamp(LEAST, MOST)
+    process.saturating_sub(KEPT_FOR_OTHERS).min(process / 2).clamp(LEAST, OPEN_MAX)
 }
 
 impl Open {

@@ -31,7 +31,7 @@ pub struct Freed {
 
 /// Holders to ask.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whom {
+enum HolderSet {
     All,
     /// Only holders whose objects are never evicted.
     Binding,
@@ -54,24 +54,24 @@ impl CacheState {
     /// Evicts until at most `goal` bytes are used, all remaining objects are in use, or the time is over; returns whether it
     /// reached the goal.
     fn evict_to(&self, goal: u64, until: Option<Instant>) -> bool {
-        self.evict_asking(self.table.oldest_first(), (goal, until), Whom::All);
+        self.evict_asking(self.table.oldest_first(), (goal, until), HolderSet::All);
         let has_time = until.is_none_or(|until| Instant::now() < until);
         if has_time && self.space.used() > goal && self.holders.lock().iter().any(is_not_binding) {
-            self.evict_asking(self.table.oldest_first(), (goal, until), Whom::Binding);
+            self.evict_asking(self.table.oldest_first(), (goal, until), HolderSet::Binding);
         }
         self.space.used() <= goal
     }
 
     /// Evicts the unused ones of these victims in order, until at most `goal` bytes are used.
     pub(super) fn evict_these(&self, victims: Vec<(u64, Arc<Entry>)>, goal: u64) -> Freed {
-        self.evict_asking(victims, (goal, None), Whom::All)
+        self.evict_asking(victims, (goal, None), HolderSet::All)
     }
 
     fn evict_asking(
         &self,
         victims: Vec<(u64, Arc<Entry>)>,
         (goal, until): (u64, Option<Instant>),
-        whom: Whom,
+        whom: HolderSet,
     ) -> Freed {
         let mut freed = Freed::default();
         let mut victims = victims.into_iter();
@@ -106,7 +106,7 @@ impl CacheState {
         }
     }
 
-    fn evict_batch(&self, batch: &[(u64, Arc<Entry>)], goal: u64, whom: Whom, freed: &mut Freed) {
+    fn evict_batch(&self, batch: &[(u64, Arc<Entry>)], goal: u64, whom: HolderSet, freed: &mut Freed) {
         let keys: Vec<_> = batch.iter().map(|(_, entry)| entry.key).collect();
         let held = self.ask_holders(&keys, whom);
         for ((read_at, entry), held) in batch.iter().zip(held) {
@@ -131,12 +131,12 @@ impl CacheState {
         }
     }
 
-    fn ask_holders(&self, keys: &[CacheKey], whom: Whom) -> Vec<bool> {
+    fn ask_holders(&self, keys: &[CacheKey], whom: HolderSet) -> Vec<bool> {
         let holders: Vec<_> = {
             let mut holders = self.holders.lock();
             holders.retain(|holder| holder.strong_count() > 0);
             let all = holders.iter().filter_map(Weak::upgrade);
-            all.filter(|holder| whom == Whom::All || holder.is_binding()).collect()
+            all.filter(|holder| whom == HolderSet::All || holder.is_binding()).collect()
         };
         let mut held = vec![false; keys.len()];
         let mut note = |answers: Vec<bool>| {

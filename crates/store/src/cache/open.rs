@@ -35,7 +35,7 @@ pub(crate) enum OpenOutcome {
 }
 
 /// Minimum time between two checks of an object after read failures, because a check reads all of it.
-const DOUBT_AGAIN: Duration = Duration::from_secs(10);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum size of an object that is checked by the thread that opens it: the kernel reads as much ahead of a first read.
 const CHECKED_AT_ONCE: u64 = 128 << 10;
@@ -110,11 +110,11 @@ impl CacheState {
 
     /// Requires a check of an object before its next read, because a reader could not read its file. An unreadable or
     /// damaged object is then fetched again.
-    pub(crate) fn doubt(&self, key: &CacheKey) {
+    pub(crate) fn recheck(&self, key: &CacheKey) {
         let Some(entry) = self.find(key) else { return };
         {
             let mut state = entry.state.lock();
-            if state.doubted.is_some_and(|since| since.elapsed() < DOUBT_AGAIN) {
+            if state.doubted.is_some_and(|since| since.elapsed() < RECHECK_INTERVAL) {
                 return;
             }
             state.doubted = Some(Instant::now());

@@ -47,7 +47,7 @@ const URGENT_WAIT: Duration = Duration::from_millis(50);
 const URGENT_PART: u64 = 64;
 
 /// Time after which an eviction that found everything in use is repeated.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 type Granted = Box<dyn FnOnce(Result<Reservation, Cause>) + Send>;
 type Tried = Box<dyn FnOnce(bool) + Send>;
@@ -263,7 +263,7 @@ impl Space {
             self.settled.notify_all();
             if state.stuck.is_some() {
                 // Closing a file sends no notification, so the evictor looks again from time to time.
-                if self.work.wait_for(&mut state, self.marks.patience.max(LOOK_AGAIN)).timed_out() {
+                if self.work.wait_for(&mut state, self.marks.patience.max(RECHECK_INTERVAL)).timed_out() {
                     state.stuck = None;
                 }
             } else {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::proxy_hash::HashRing;
 use crate::clock::unix_now;
 use crate::servers::{Dns, Family, Login, Proxy};
-use crate::transport::status::Reach;
+use crate::transport::status::EndpointStatus;
 
 /// The egress from this machine: a proxy's address, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +60,7 @@ impl Outage {
     }
 
     /// Adds the outage to the status of a proxy or server.
-    pub(super) fn show(&self, reach: &mut Reach) {
+    pub(super) fn show(&self, reach: &mut EndpointStatus) {
         (reach.out, reach.active) = (true, false);
         (reach.since, reach.why) = (Some(self.since), Some(self.why.clone()));
     }
@@ -402,11 +402,11 @@ impl EgressGroups {
     }
 
     /// Returns the status of every group.
-    pub(super) fn shown(&self) -> Vec<Vec<Reach>> {
+    pub(super) fn shown(&self) -> Vec<Vec<EndpointStatus>> {
         let in_use = self.in_use();
         let of_end =
             |end: &EgressState| shown(end.egress.to_string(), in_use.contains(&end.egress), end.out.as_ref());
-        let of_member = |member: &Member| -> Vec<Reach> {
+        let of_member = |member: &Member| -> Vec<EndpointStatus> {
             if !member.ends.is_empty() {
                 return member.ends.iter().map(of_end).collect();
             }
@@ -418,8 +418,8 @@ impl EgressGroups {
 }
 
 /// Returns the status of an egress or a proxy.
-fn shown(name: String, active: bool, out: Option<&Outage>) -> Reach {
-    let mut reach = Reach { name, active, ..Reach::default() };
+fn shown(name: String, active: bool, out: Option<&Outage>) -> EndpointStatus {
+    let mut reach = EndpointStatus { name, active, ..EndpointStatus::default() };
     if let Some(out) = out {
         out.show(&mut reach);
     }

@@ -21,14 +21,14 @@ const ASKED_MAX: usize = 3;
 const SEPARATOR: &str = "+PXYSEP+";
 
 /// A Geo-API query and the meaning of its answer.
-struct Question {
+struct GeoQuery {
     path: String,
-    about: Arc<About>,
+    numbers: Arc<GeoNumbers>,
 }
 
 /// Meaning of the numbers of an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct About {
+struct GeoNumbers {
     /// Host names in the query.
     names: Vec<String>,
     /// The servers, by number, as they were named.
@@ -37,7 +37,7 @@ struct About {
     proxies_from: usize,
 }
 
-impl About {
+impl GeoNumbers {
     /// Creates the query for these servers and one proxy of each fallback group.
     fn new(hosts: &[&str], fallback: &[Vec<Proxy>], is_fallback_only: bool) -> Self {
         let mut servers: Vec<(&str, u32)> = hosts.iter().copied().zip(0..).collect();
@@ -79,15 +79,15 @@ impl Router {
     pub(super) fn ask_who_is_near(self: &Arc<Self>) {
         let hosts: Vec<&str> = self.bases.iter().map(|base| base.host.as_str()).collect();
         let fallback = self.servers.fallback_groups();
-        let about = About::new(&hosts, &fallback, self.servers.groups().len() == fallback.len());
+        let numbers = GeoNumbers::new(&hosts, &fallback, self.servers.groups().len() == fallback.len());
         let Some(egress) = self.egress_to_sort_by() else { return };
         let (name, egress) = self.geo_name(egress, fallback.len());
-        let path = format!("api/v1.0/geo/{name}/{}", about.names.join(","));
+        let path = format!("api/v1.0/geo/{name}/{}", numbers.names.join(","));
         let mut asked: Vec<u32> = (0..).take(self.bases.len()).collect();
         egress::shuffle(&mut asked);
         asked.truncate(ASKED_MAX);
-        let question = Question { path, about: Arc::new(about) };
-        self.clone().ask(question, egress, asked, None);
+        let query = GeoQuery { path, numbers: Arc::new(numbers) };
+        self.clone().ask(query, egress, asked, None);
     }
 
     /// Returns the client's name in the query, and the egress for it: the name of its proxy, which other clients
@@ -108,26 +108,20 @@ impl Router {
         }
     }
 
-    fn ask(
-        self: Arc<Self>,
-        question: Question,
-        egress: Egress,
-        mut left: Vec<u32>,
-        last: Option<StoreError>,
-    ) {
+    fn ask(self: Arc<Self>, query: GeoQuery, egress: Egress, mut left: Vec<u32>, last: Option<StoreError>) {
         let Some(server) = left.pop() else {
             let why = last.map_or_else(|| "no answer made sense".to_owned(), |error| error.full_text());
             tracing::warn!("servers are asked in the order in which they are named: {why}");
             return self.routes.lock().keep(self.servers.most);
         };
         let source = self.new_source(&self.bases[server as usize], egress).source;
-        let fetch = Fetch::new(question.path.clone(), "which servers are near", ANSWER_MAX);
+        let fetch = Fetch::new(query.path.clone(), "which servers are near", ANSWER_MAX);
         let answered = Callback::new(move |outcome: Result<Stored, StoreError>| match outcome {
-            Ok(stored) => match stored.into_bytes().ok().and_then(|bytes| question.about.read(&bytes)) {
+            Ok(stored) => match stored.into_bytes().ok().and_then(|bytes| query.numbers.read(&bytes)) {
                 Some((servers, groups)) => self.sort_by(servers, &groups),
-                None => self.ask(question, egress, left, last),
+                None => self.ask(query, egress, left, last),
             },
-            Err(error) => self.ask(question, egress, left, Some(error)),
+            Err(error) => self.ask(query, egress, left, Some(error)),
         });
         source.fetch(fetch, answered);
     }
@@ -162,12 +156,12 @@ mod tests {
     #[test]
     fn servers_are_named_in_order_of_their_names_and_proxies_after_them() {
         let at = |host: &str| vec![Proxy::At { host: host.into(), port: 1, tls: false, login: None }];
-        let about = About::new(&["c", "a", "b"], &[at("q"), at("p")], false);
-        assert_eq!(about.names, ["a", "b", "c", "q", "p"]);
+        let numbers = GeoNumbers::new(&["c", "a", "b"], &[at("q"), at("p")], false);
+        assert_eq!(numbers.names, ["a", "b", "c", "q", "p"]);
         // c, p, b, a, q.
-        assert_eq!(about.read(b"3,5,2,1,4"), Some((vec![0, 2, 1], vec![1, 0])));
-        let about = About::new(&["b", "a"], &[at("q"), at("p")], true);
-        assert_eq!(about.names, ["a", "b", SEPARATOR, "q", "p"]);
-        assert_eq!(about.read(b"1,2,5,4,3"), Some((vec![1, 0], vec![1, 0])));
+        assert_eq!(numbers.read(b"3,5,2,1,4"), Some((vec![0, 2, 1], vec![1, 0])));
+        let numbers = GeoNumbers::new(&["b", "a"], &[at("q"), at("p")], true);
+        assert_eq!(numbers.names, ["a", "b", SEPARATOR, "q", "p"]);
+        assert_eq!(numbers.read(b"1,2,5,4,3"), Some((vec![1, 0], vec![1, 0])));
     }
 }

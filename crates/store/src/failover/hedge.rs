@@ -31,7 +31,7 @@ const ROUTES_MAX: usize = 3;
 /// Maximum number of requests that use further routes, unless theirs is marked down.
 const HEDGED_MAX: usize = 2;
 /// Divisor of the usual patience: the pause between two searches for late requests.
-const LOOKS: u32 = 8;
+const SEARCHES: u32 = 8;
 /// Time for which a slow proxy or server is marked down first; each further time it is [`GROWTH`] times as long.
 const SLOW_FIRST: Duration = Duration::from_secs(10);
 /// Maximum time for which a slow proxy or server is marked down, unless the settings say another one.
@@ -136,7 +136,7 @@ impl Router {
 
     /// Checks for late requests after a pause, as long as there are requests.
     fn look_later(self: &Arc<Self>) {
-        let (pause, router) = (self.http.hedge / LOOKS, Arc::downgrade(self));
+        let (pause, router) = (self.http.hedge / SEARCHES, Arc::downgrade(self));
         self.network.later(pause, move || {
             let Some(router) = router.upgrade() else { return };
             let requests: Vec<_> = {

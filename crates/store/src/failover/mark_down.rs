@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::request_state::RequestState;
 use super::route_table::Route;
 use crate::error::StoreError;
-use crate::transport::status::{Reach, RouteStatus};
+use crate::transport::status::{EndpointStatus, RouteStatus};
 
 /// Time after which a suspected proxy or server is probed.
 const SOON: Duration = Duration::from_secs(10);
@@ -134,7 +134,7 @@ impl Router {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let server = |(number, base): (usize, &crate::transport::BaseUrl)| {
             let active = number == routes.server() as usize;
-            let mut reach = Reach { name: base.to_string(), active, ..Reach::default() };
+            let mut reach = EndpointStatus { name: base.to_string(), active, ..EndpointStatus::default() };
             if let Some(out) = u32::try_from(number).ok().and_then(|number| routes.out(number)) {
                 out.show(&mut reach);
                 reach.active = active;

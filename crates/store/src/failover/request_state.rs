@@ -41,8 +41,8 @@ pub(super) struct RequestState {
     pub(super) redirects: u32,
     left: u32,
     tried: Vec<Route>,
-    egresses: Vec<Suspect>,
-    servers: Vec<Suspect>,
+    egresses: Vec<SuspectRoute>,
+    servers: Vec<SuspectRoute>,
     /// Failure of this round that most likely permits a retry.
     retryable: Option<StoreError>,
     /// Routes that the request uses besides, because they are late.
@@ -52,7 +52,7 @@ pub(super) struct RequestState {
 }
 
 #[derive(Clone, Copy)]
-struct Suspect {
+struct SuspectRoute {
     id: u32,
     score: u32,
     failures: u32,
@@ -165,7 +165,7 @@ impl RequestState {
         if self.tried.len() >= ATTEMPTS_MAX {
             return Step::End;
         }
-        let score = |suspects: &[Suspect], id| find(suspects, id).map_or(0, |suspect| suspect.score);
+        let score = |suspects: &[SuspectRoute], id| find(suspects, id).map_or(0, |suspect| suspect.score);
         let untried =
             choices.iter().filter(|choice| choice.route().is_none_or(|route| self.is_untried(route)));
         let least = untried.min_by_key(|choice| {
@@ -180,7 +180,7 @@ impl RequestState {
     pub(super) fn failed_egresses(&self, served: Route) -> impl Iterator<Item = u32> + '_ {
         let with_it =
             move |id| self.tried.iter().any(|route| route.egress.id == id && route.server == served.server);
-        let guilty = move |one: &&Suspect| one.score > 0 || one.failures > 1 || with_it(one.id);
+        let guilty = move |one: &&SuspectRoute| one.score > 0 || one.failures > 1 || with_it(one.id);
         self.egresses
             .iter()
             .filter(guilty)
@@ -190,7 +190,7 @@ impl RequestState {
 
     /// Returns the servers at fault, now that `served` worked.
     pub(super) fn failed_servers(&self, served: Route) -> impl Iterator<Item = u32> + '_ {
-        let guilty = |one: &&Suspect| one.score > 0;
+        let guilty = |one: &&SuspectRoute| one.score > 0;
         self.servers.iter().filter(guilty).map(|suspect| suspect.id).filter(move |id| *id != served.server)
     }
 
@@ -216,17 +216,17 @@ pub(super) fn passing_over(count: usize, choices: &[Choice]) -> Step {
     state.next(choices)
 }
 
-fn find(suspects: &[Suspect], id: u32) -> Option<&Suspect> {
+fn find(suspects: &[SuspectRoute], id: u32) -> Option<&SuspectRoute> {
     suspects.iter().find(|suspect| suspect.id == id)
 }
 
-fn suspect(suspects: &mut Vec<Suspect>, id: u32, score: u32, out: bool) {
+fn suspect(suspects: &mut Vec<SuspectRoute>, id: u32, score: u32, out: bool) {
     match suspects.iter_mut().find(|suspect| suspect.id == id) {
         Some(known) => {
             known.score += score;
             known.failures += 1;
             known.out |= out;
         }
-        None => suspects.push(Suspect { id, score, failures: 1, out }),
+        None => suspects.push(SuspectRoute { id, score, failures: 1, out }),
     }
 }

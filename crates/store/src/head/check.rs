@@ -6,7 +6,7 @@ use esker_format::compress::Compression;
 use esker_format::trust::{self, AcceptedHead, ClaimedHead};
 use esker_format::{manifest, whitelist};
 
-use super::{Current, Evidence, Keeper, Saved};
+use super::{Current, Evidence, HeadStore, Saved};
 use crate::callback::Callback;
 use crate::error::{Cause, StoreError};
 use crate::objects::handle::Handle;
@@ -34,7 +34,7 @@ pub(super) enum Checked {
 
 /// A check for a new head.
 pub(super) struct Check {
-    keeper: Arc<Keeper>,
+    keeper: Arc<HeadStore>,
     known: Option<Vec<u8>>,
     seen: Option<AcceptedHead>,
     /// True if caches on the route are bypassed, as in the second attempt.
@@ -47,7 +47,7 @@ pub(super) struct Check {
 impl Check {
     /// Requests the head. If the manifest is the `known` one, nothing more is requested.
     pub(super) fn begin(
-        keeper: Arc<Keeper>,
+        keeper: Arc<HeadStore>,
         known: Option<Vec<u8>>,
         seen: Option<AcceptedHead>,
         done: Callback<Checked>,

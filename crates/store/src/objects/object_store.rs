@@ -41,7 +41,7 @@ pub trait ObjectStore: Send + Sync {
 
     /// Records that the file of an object could not be read; it is verified or fetched again before its next
     /// use.
-    fn doubt(&self, wanted: &ObjectRequest) {
+    fn recheck(&self, wanted: &ObjectRequest) {
         let _ = wanted;
     }
 

@@ -36,7 +36,7 @@ const STALE_MAX: usize = 3;
 const GIVEN_UP_MAX: u32 = 3;
 
 /// Time between two checks whether a waiting request was overtaken.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum length of an error page that is read to keep the connection.
 const WORDS_MAX: u64 = 16 << 10;
@@ -149,15 +149,15 @@ async fn exchange(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Resu
                     None => Part::begin(fetch, in_flight, announced)?,
                 };
                 match receive(response, connection, site, fetch, in_flight, (begun, skipped)).await? {
-                    Came::Whole(stored)
+                    BodyOutcome::Whole(stored)
                         if fetch.relay.is_none() && complete.is_some_and(|len| len != stored.len()) =>
                     {
                         let text =
                             format!("it sent {} bytes of a file of which it announced all", stored.len());
                         return Err(Cause::Broken(text));
                     }
-                    Came::Whole(stored) => return Ok(stored.part_of(whole)),
-                    Came::Slowly(so_far) => part = Some(so_far),
+                    BodyOutcome::Whole(stored) => return Ok(stored.part_of(whole)),
+                    BodyOutcome::Slowly(so_far) => part = Some(so_far),
                 }
             }
             // The server may have closed an idle connection; that is no failure.
@@ -181,7 +181,7 @@ struct Part {
     due: Option<Instant>,
 }
 
-enum Came {
+enum BodyOutcome {
     Whole(Stored),
     /// The response is slow: the rest would be faster over another connection.
     Slowly(Part),
@@ -326,7 +326,7 @@ async fn send(
     loop {
         let deadline = entry.deadline(limit, fetch.attempt.replaceable);
         // Being overtaken changes the deadline, and so do bytes of other responses.
-        let look = deadline.min(Instant::now() + LOOK);
+        let look = deadline.min(Instant::now() + POLL_INTERVAL);
         tokio::select! {
             biased;
             response = &mut sending => {
@@ -440,7 +440,7 @@ async fn receive(
     fetch: &Fetch,
     in_flight: &InFlight,
     (mut part, mut skipped): (Part, u64),
-) -> Result<Came, Cause> {
+) -> Result<BodyOutcome, Cause> {
     let limits = &site.connect_options.limits;
     let mut meter = LowSpeedMeter::start(limits.low_speed, limits.low_speed_window, in_flight.host.totals());
     let mut body = response.into_body();
@@ -473,7 +473,7 @@ async fn receive(
                 }
                 if part.given_up < GIVEN_UP_MAX && fetch.relay.is_none() && in_flight.is_stuck() {
                     part.given_up += 1;
-                    return Ok(Came::Slowly(part));
+                    return Ok(BodyOutcome::Slowly(part));
                 }
             }
             Ok(Some(Err(error))) => return Err(broken(error)),
@@ -492,5 +492,5 @@ async fn receive(
     in_flight.came_further(fetch);
     connection.brought = (in_flight.in_a_round(), Instant::now());
     in_flight.host.keep(connection);
-    part.receiver.finish().await.map(Came::Whole)
+    part.receiver.finish().await.map(BodyOutcome::Whole)
 }

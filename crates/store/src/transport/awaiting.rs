@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// Factor of the first-byte limit while the server sends other responses and another route is left.
-const PATIENCE: u32 = 3;
+const TIMEOUT: u32 = 3;
 
 /// Pending requests of one server.
 #[derive(Default)]
@@ -109,7 +109,7 @@ impl Entry<'_> {
         let delivered = self.all.delivered.get();
         let waits_since = sent.overtaken.or(delivered).map_or(sent.at, |at| at.max(sent.at));
         let deadline = waits_since + limit;
-        if replaceable { deadline.min(sent.at + limit * PATIENCE) } else { deadline }
+        if replaceable { deadline.min(sent.at + limit * TIMEOUT) } else { deadline }
     }
 
     /// Notes the first byte of a response: requests sent before are overtaken.
@@ -147,7 +147,7 @@ mod tests {
         }
         let now = Instant::now();
         assert_eq!(second.deadline(LIMIT, false), now + LIMIT, "it stands in the server's queue");
-        assert_eq!(second.deadline(LIMIT, true), start + LIMIT * PATIENCE, "unless another way is left");
+        assert_eq!(second.deadline(LIMIT, true), start + LIMIT * TIMEOUT, "unless another way is left");
         assert_eq!(all.stalled(MOMENT, now), 0);
         all.sent(true).answered();
         assert!(second.is_overtaken());

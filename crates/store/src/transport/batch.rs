@@ -27,7 +27,7 @@ const SMALL: u64 = 32 << 10;
 /// Maximum expected size of a batch in bytes; all of it arrives before the first object can be processed.
 const EXPECTED_MAX: u64 = 256 << 10;
 /// Maximum number of queued prefetches examined for small ones.
-const LOOKED_AT: usize = 256;
+const SCANNED_MAX: usize = 256;
 impl Host {
     /// Removes small prefetches from the queue that can be batched with this one.
     pub(super) fn gather(&self, first: Job) -> Vec<Job> {
@@ -41,7 +41,7 @@ impl Host {
         let mut expected = self.expected(&jobs[0].fetch);
         let limit = self.fair_share(expected);
         let (site, mut count) = (jobs[0].site.clone(), 1);
-        jobs.extend(self.queue.take_prefetches(LOOKED_AT, |job| {
+        jobs.extend(self.queue.take_prefetches(SCANNED_MAX, |job| {
             if !Arc::ptr_eq(&job.site, &site) || !self.is_small(job) {
                 return Some(false);
             }
@@ -56,7 +56,7 @@ impl Host {
     /// may start. Connections start slowly, so several with a little each are faster than one with all.
     fn fair_share(&self, first: u64) -> u64 {
         let small = |job: &Job| if self.is_small(job) { self.expected(&job.fetch) } else { 0 };
-        let queued = self.queue.sum(LOOKED_AT, small);
+        let queued = self.queue.sum(SCANNED_MAX, small);
         let window = self.path.window(self.most_prefetched());
         let free = window.saturating_sub(self.load.active()).max(1) as u64;
         ((first + queued) / free).clamp(FIRST_ROUND, EXPECTED_MAX)

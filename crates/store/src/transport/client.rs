@@ -107,7 +107,7 @@ where
         let keep = kept(&response).unwrap_or(self.options.idle).min(KEPT_MAX);
         let limit = self.options.stall;
         response.map(|body| {
-            let back = Some(Back { client: self.clone(), endpoint, sender, keep });
+            let back = Some(ReturnedConnection { client: self.clone(), endpoint, sender, keep });
             let mut received =
                 Received { body, back, limit, late: Box::pin(sleep_until(Instant::now() + limit)) };
             if received.body.is_end_stream() {
@@ -266,13 +266,13 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sent<B> {
 /// A body that is received; its connection is kept once it was read to the end.
 pub struct Received<B> {
     body: Incoming,
-    back: Option<Back<B>>,
+    back: Option<ReturnedConnection<B>>,
     limit: Duration,
     late: Pin<Box<Sleep>>,
 }
 
 /// A connection, and where it goes.
-struct Back<B> {
+struct ReturnedConnection<B> {
     client: Arc<Client<B>>,
     endpoint: Endpoint,
     sender: SendRequest<Sent<B>>,
@@ -281,7 +281,7 @@ struct Back<B> {
 
 impl<B> Received<B> {
     fn complete(&mut self) {
-        let Some(Back { client, endpoint, sender, keep }) = self.back.take() else { return };
+        let Some(ReturnedConnection { client, endpoint, sender, keep }) = self.back.take() else { return };
         let until = Instant::now() + keep;
         if !sender.is_closed() {
             client.idle.lock().entry(endpoint).or_default().push(Idle { sender, until });

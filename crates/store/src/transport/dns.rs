@@ -52,14 +52,14 @@ const OTHER_KIND: Duration = Duration::from_millis(50);
 /// until one of these files changes.
 #[derive(Default)]
 pub(super) struct Names {
-    resolvers: Mutex<HashMap<(Dns, Kind), NameAnswer<TokioResolver>>>,
+    resolvers: Mutex<HashMap<(Dns, Kind), ParsedFile<TokioResolver>>>,
     /// The last name servers of the machine that could be read: the file may be gone for a moment while it is replaced.
     of_machine: Mutex<Option<(ResolverConfig, ResolverOpts)>>,
-    hosts: Mutex<Option<NameAnswer<Hosts>>>,
+    hosts: Mutex<Option<ParsedFile<Hosts>>>,
 }
 
 /// Content of one of these files after parsing, or the lack of it.
-struct NameAnswer<T> {
+struct ParsedFile<T> {
     made: Arc<T>,
     version: Version,
 }
@@ -194,7 +194,7 @@ impl Names {
             let _ = hosts.read_hosts_conf(file);
         }
         let made = Arc::new(hosts);
-        *self.hosts.lock() = Some(NameAnswer { made: made.clone(), version });
+        *self.hosts.lock() = Some(ParsedFile { made: made.clone(), version });
         made
     }
 
@@ -210,7 +210,7 @@ impl Names {
         };
         set(builder.options_mut(), dns, kind);
         let made = Arc::new(builder.build().map_err(|error| error.to_string())?);
-        self.resolvers.lock().insert(key, NameAnswer { made: made.clone(), version });
+        self.resolvers.lock().insert(key, ParsedFile { made: made.clone(), version });
         Ok(made)
     }
 

@@ -17,7 +17,7 @@ const COST_MIN: u64 = 16 << 10;
 const COST_MAX: u64 = 8 << 20;
 
 /// Maximum number of requests of a user examined for one that may start.
-const LOOKED_AT: usize = 64;
+const SCANNED_MAX: usize = 64;
 
 /// End of a user's queue to take from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +51,9 @@ impl<T> Queue<T> {
     fn ready(&self, may: impl Fn(User, &T) -> bool, cost: impl Fn(&T) -> u64, end: End) -> Option<Ready> {
         let may = |item: &T| may(self.user, item);
         let at = match end {
-            End::Oldest => self.waiting.iter().take(LOOKED_AT).position(may)?,
+            End::Oldest => self.waiting.iter().take(SCANNED_MAX).position(may)?,
             End::Newest => {
-                self.waiting.len() - 1 - self.waiting.iter().rev().take(LOOKED_AT).position(may)?
+                self.waiting.len() - 1 - self.waiting.iter().rev().take(SCANNED_MAX).position(may)?
             }
         };
         let price = cost(self.waiting.get(at)?).clamp(COST_MIN, COST_MAX);

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::beneath::{Beneath, Links};
+use crate::beneath::{Links, RootedDir};
 use crate::callback::Callback;
 use crate::error::{Cause, StoreError};
 use crate::pool::Pool;
@@ -50,7 +50,7 @@ impl Source for LocalSource {
 fn read(root: &Path, links: &Arc<Links>, fetch: &Fetch) -> Result<Stored, Cause> {
     let path = root.join(&fetch.path);
     let failed = |source: io::Error| Cause::Disk { doing: "reading", path: path.clone(), source };
-    let opened = Beneath::open(root, links).and_then(|root| root.file(Path::new(&fetch.path)));
+    let opened = RootedDir::open(root, links).and_then(|root| root.file(Path::new(&fetch.path)));
     let (file, facts) = match opened {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(Cause::Missing { status: error.to_string() });

@@ -28,9 +28,9 @@ const LEAST_FOR: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct PathEstimate {
     /// Time to connect.
-    handshake: Least,
+    handshake: WindowedMinimum,
     /// From request to the first byte of the answer.
-    answer: Least,
+    answer: WindowedMinimum,
     round: Option<Round>,
     /// Bytes a second in the last rounds.
     rates: VecDeque<f64>,
@@ -50,8 +50,8 @@ struct Round {
 impl PathEstimate {
     pub(super) fn new() -> Self {
         Self {
-            handshake: Least::default(),
-            answer: Least::default(),
+            handshake: WindowedMinimum::default(),
+            answer: WindowedMinimum::default(),
             round: None,
             rates: VecDeque::new(),
             flat: 0,
@@ -138,12 +138,12 @@ impl PathEstimate {
 
 /// Minimum over the last half to one minute.
 #[derive(Debug, Default)]
-struct Least {
+struct WindowedMinimum {
     before: Option<Duration>,
     lately: Option<(Duration, Instant)>,
 }
 
-impl Least {
+impl WindowedMinimum {
     fn note(&mut self, took: Duration, now: Instant) {
         match &mut self.lately {
             Some((least, since)) if now.saturating_duration_since(*since) < LEAST_FOR => {
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn the_minimum_round_trip_expires() {
         let start = Instant::now();
-        let mut least = Least::default();
+        let mut least = WindowedMinimum::default();
         least.note(Duration::from_millis(1), start);
         least.note(Duration::from_millis(9), start + LEAST_FOR);
         assert_eq!(least.get(), Some(Duration::from_millis(1)));

@@ -16,7 +16,7 @@ use crate::servers::{Authorities, Dns, InfoHeaders, Login, Timings};
 pub(crate) struct Site {
     pub(super) base: BaseUrl,
     /// The proxy to connect to in place of the server.
-    pub(super) via: Option<Via>,
+    pub(super) via: Option<ProxyHop>,
     /// Address to connect to.
     pub(super) endpoint: Endpoint,
     pub(super) connect_options: ConnectOptions,
@@ -26,7 +26,7 @@ pub(crate) struct Site {
 
 /// A proxy on the route.
 #[derive(Clone, Debug)]
-pub(crate) struct Via {
+pub(crate) struct ProxyHop {
     pub(crate) address: SocketAddr,
     /// Name that the proxy must prove with TLS, if it is used over TLS.
     pub(crate) tls: Option<Arc<str>>,
@@ -34,7 +34,7 @@ pub(crate) struct Via {
     pub(crate) login: Option<Login>,
 }
 
-impl fmt::Display for Via {
+impl fmt::Display for ProxyHop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.tls.is_some() { write!(f, "https://{}", self.address) } else { self.address.fmt(f) }
     }
@@ -78,7 +78,7 @@ impl Limits {
 impl Site {
     pub(crate) fn new(
         base: BaseUrl,
-        via: Option<Via>,
+        via: Option<ProxyHop>,
         connect_options: ConnectOptions,
         (authorities, http2): (&Authorities, bool),
         counts: Arc<TrafficCounts>,
@@ -96,7 +96,7 @@ impl Site {
 /// Returns the address to connect to for requests to `base`, through `via` if there is a proxy.
 pub(super) fn endpoint(
     base: &BaseUrl,
-    via: Option<&Via>,
+    via: Option<&ProxyHop>,
     authorities: &Authorities,
     http2: bool,
 ) -> Endpoint {

@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// The excess of an endless series of events waits at the server.
     #[test]
@@ -312,7 +312,7 @@ mod tests {
         let sent = server.join().unwrap();
         assert!(sent < 1 << 30, "the server was never made to wait");
         // The server has sent it; this thread may be ahead of the client's.
-        assert!(until(PATIENCE, || listening.status().events > 0), "nothing was heard");
+        assert!(until(TIMEOUT, || listening.status().events > 0), "nothing was heard");
         let heard = listening.status().events;
         let seconds = begun.elapsed().as_secs() + 1;
         assert!(heard <= u64::from(EVENTS_MAX) * seconds, "{heard} events in {seconds} s");

@@ -36,9 +36,9 @@ impl NetworkStatus {
 #[serde(default)]
 pub struct RouteStatus {
     /// Servers of the repository.
-    pub servers: Vec<Reach>,
+    pub servers: Vec<EndpointStatus>,
     /// The proxies, group by group; `DIRECT` for none.
-    pub proxies: Vec<Vec<Reach>>,
+    pub proxies: Vec<Vec<EndpointStatus>>,
     /// Number of times that a server was marked down.
     pub server_failovers: u64,
     /// Number of times that a proxy was marked down.
@@ -54,7 +54,7 @@ pub struct RouteStatus {
 /// A server or a proxy. Field names are an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Reach {
+pub struct EndpointStatus {
     /// URL of the server or proxy.
     pub name: String,
     /// True if requests use it.

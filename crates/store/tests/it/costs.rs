@@ -32,7 +32,7 @@ fn work(entries: u64) -> Vec<(&'static str, Work)> {
         ("miss", Box::new(|| assert!(store.cached(&absent).is_none()))),
         ("fetch", Box::new(|| drop(bytes(&store, &first.wanted).unwrap()))),
         ("hit", Box::new(|| assert!(store.cached(&first.wanted).is_some()))),
-        ("doubt", Box::new(|| store.doubt(&first.wanted))),
+        ("recheck", Box::new(|| store.recheck(&first.wanted))),
         ("checked again", Box::new(|| drop(bytes(&store, &first.wanted).unwrap()))),
         (
             "missing file",

@@ -83,7 +83,7 @@ fn a_file_in_a_reply_keeps_its_descriptor() {
 
 /// A mapping needs no descriptor.
 #[test]
-fn mappings_leave_descriptors_free() {
+fn mapped_objects_close_their_descriptors() {
     let (rig, objects, shelf) = rig(2);
     let store = rig.store(shelf);
     let maps: Vec<_> =

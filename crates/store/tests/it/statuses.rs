@@ -39,7 +39,7 @@ fn objects_changed_by_a_proxy_are_verified() {
 
 /// An incomplete response is refused, also for files without a hash, and another server is used.
 #[test]
-fn an_unrequested_range_is_no_whole_file() {
+fn an_unrequested_206_is_rejected() {
     let objects = objects(2);
     let ((bad, _one), (good, _other)) = (serve(&objects), serve(&objects));
     [&bad, &good].into_iter().for_each(|mirror| mirror.put("/repo/plain", "a text without a hash"));

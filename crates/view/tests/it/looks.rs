@@ -279,7 +279,7 @@ fn an_absent_attribute_is_not_looked_for_in_the_state_of_the_mount() {
     let site = Site::of(FULL);
     let view = site.following();
     let recorder = Arc::new(Recorder::default());
-    view.tell(recorder.clone());
+    view.set_provider(recorder.clone());
     let node = view.root().node;
     for name in
         ["security.selinux", "system.posix_acl_access", "security.capability", "user.other", "user.other@1"]

@@ -76,7 +76,7 @@ fn one_bottleneck_serves_all_connections_one_after_the_other() {
 
 /// The total never exceeds the rate, whatever the number of connections, and a large transfer comes close to it.
 #[test]
-fn the_rate_is_kept_and_reached() {
+fn transfers_reach_and_never_exceed_the_rate() {
     let profile = Profile { rate: 280_000_000, ..SLOW };
     let bytes = 2_000_000_000;
     let time = forecast(&profile, 1, bytes).as_secs_f64();

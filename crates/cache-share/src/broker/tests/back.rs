@@ -77,14 +77,14 @@ fn a_broker_that_is_only_looked_for_is_not_waited_for() {
     let second = Own::open(&node, Some(address));
     assert_eq!(
         [&first, &second].map(|own| own.store.through()),
-        [Some(Through::Ourselves), Some(Through::Another)]
+        [Some(ObjectProvider::Ourselves), Some(ObjectProvider::Another)]
     );
     let begin = std::time::Instant::now();
     first.store.close();
     assert!(bytes(&second.ask(&object)) == object.plain);
     // A broker that served before would have five seconds to come back.
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
-    assert_eq!(second.store.through(), Some(Through::Ourselves));
+    assert_eq!(second.store.through(), Some(ObjectProvider::Ourselves));
     assert!(!second.said("broker"), "{:?}", second.log.all());
 }
 
@@ -97,14 +97,14 @@ fn a_broker_that_starts_late_is_used() {
     node.broker = None;
     let own = Own::open(&node, Some(node.address()));
     assert!(bytes(&own.ask(&objects[0])) == objects[0].plain);
-    assert_eq!(own.store.through(), Some(Through::Ourselves));
+    assert_eq!(own.store.through(), Some(ObjectProvider::Ourselves));
     // One is on its way while the mount changes over.
     let path = objects[1].path.clone();
     let stalled = node.mirror.fault(move |asked| asked.ends_with(&path), Fault::StallAfter(10));
     let waiting = own.ask(&objects[1]);
     stalled.wait_for_hits(1);
     node.start();
-    own.wait_until("the broker", || matches!(own.store.through(), Some(Through::Broker(_))));
+    own.wait_until("the broker", || matches!(own.store.through(), Some(ObjectProvider::Broker(_))));
     own.wait_until("a line of the log", || own.said("serves again"));
     stalled.lift();
     assert!(bytes(&waiting) == objects[1].plain);
@@ -116,10 +116,10 @@ fn a_broker_that_starts_late_is_used() {
     // Gone for longer than is waited for, and back once more.
     node.broker = None;
     assert!(bytes(&own.ask(&objects[3])) == objects[3].plain);
-    assert_eq!(own.store.through(), Some(Through::Ourselves));
+    assert_eq!(own.store.through(), Some(ObjectProvider::Ourselves));
     own.wait_until("a line of the log", || own.said("no broker serves"));
     node.start();
-    own.wait_until("the broker", || matches!(own.store.through(), Some(Through::Broker(_))));
+    own.wait_until("the broker", || matches!(own.store.through(), Some(ObjectProvider::Broker(_))));
     assert!(bytes(&own.ask(&objects[0])) == objects[0].plain);
 }
 
@@ -137,7 +137,7 @@ fn reads_that_wait_for_a_descriptor_continue_through_the_broker() {
     let waiting = own.ask(&objects[1]);
     own.wait_until("both", || own.store.status().cache.objects == 2);
     node.start();
-    own.wait_until("the broker", || matches!(own.store.through(), Some(Through::Broker(_))));
+    own.wait_until("the broker", || matches!(own.store.through(), Some(ObjectProvider::Broker(_))));
     assert!(bytes(&waiting) == objects[1].plain);
 }
 
@@ -157,7 +157,7 @@ fn a_removed_cache_folder_is_created_again() {
     stalled.lift();
     assert!(bytes(&waiting) == objects[1].plain);
     own.wait_until("a new cache", || own.said("removed") && own.cache.join("objects").exists());
-    own.wait_until("a role", || own.store.through() == Some(Through::Ourselves));
+    own.wait_until("a role", || own.store.through() == Some(ObjectProvider::Ourselves));
     for object in &objects {
         assert!(bytes(&own.ask(object)) == object.plain);
     }
@@ -165,7 +165,7 @@ fn a_removed_cache_folder_is_created_again() {
     assert_eq!((status.objects, status.unkept), (3, 0), "{status:?}");
     // It is an ordinary cache: other mounts read from it.
     let other = Own::open(&node, None);
-    assert_eq!(other.store.through(), Some(Through::Another));
+    assert_eq!(other.store.through(), Some(ObjectProvider::Another));
     let before = node.asked_for(&objects[2]);
     assert!(bytes(&other.ask(&objects[2])) == objects[2].plain);
     assert_eq!(node.asked_for(&objects[2]), before);

@@ -32,7 +32,7 @@ pub(crate) struct PinArgs {
     repository: RepositoryArgs,
 
     #[command(flatten)]
-    telling: Telling,
+    telling: OutputArgs,
 }
 
 /// Fetches a file, a folder, or the files of a profile into the cache.
@@ -52,12 +52,12 @@ pub(crate) struct PreloadArgs {
     repository: RepositoryArgs,
 
     #[command(flatten)]
-    telling: Telling,
+    telling: OutputArgs,
 }
 
 /// Options of the output.
 #[derive(clap::Args, Clone, Copy, Debug)]
-pub(super) struct Telling {
+pub(super) struct OutputArgs {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 use crate::settings::configuration;
 
 /// Time limit for all servers and proxies of a repository together.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Checks configuration, keys, cache, mount points, servers and proxies.
 ///
@@ -73,7 +73,7 @@ type Checked = (Option<String>, Vec<Finding>);
 fn all(args: &Args, settings: &Settings) -> Result<Vec<Checked>, Failure> {
     let auto = settings.environment.proxy().map(str::to_owned);
     let how =
-        Checking { root: Root::new(&settings.config_root), auto, patience: PATIENCE, ask: !args.offline };
+        Checking { root: Root::new(&settings.config_root), auto, patience: TIMEOUT, ask: !args.offline };
     let mut names = Vec::new();
     for name in &args.names {
         names.push(configuration::full_name(settings, name)?.to_string());

@@ -26,7 +26,7 @@ use crate::publisher::Interrupt;
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
 
-use from::{From, Opening};
+use from::{ImageSource, Opening};
 
 /// Builds a squashfs image from a folder, a tar archive, a container image or a repository.
 ///
@@ -213,7 +213,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .hint("replace it with --force, or choose another name"));
     }
     let options = args.options(settings)?;
-    let from = From::parse(&args.from)?;
+    let from = ImageSource::parse(&args.from)?;
     let cannot_write = || format!("can't write {shown}");
     let mut image = ImageFile::create(&args.image).context(Kind::Failed, cannot_write())?;
     // The image may be made in the very folder that it is made of, and one that it replaces is not part of it either.

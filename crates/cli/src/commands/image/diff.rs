@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use esker_vfs::{Kind as NodeKind, Node};
 
-use super::look::{Opened, Visited};
+use super::list_and_cat::{Opened, Visited};
 use crate::error::{Context as _, Failure, Kind};
 use crate::output::{JsonArray, Output, lossy};
 use crate::trees::compare::{Difference, stored_xattrs};

@@ -6,7 +6,7 @@ use esker_squashfs::digest::{BLOCK_SIZE, DigestList};
 use esker_squashfs::writer::{ImageFile, Target as _};
 use serde_json::json;
 
-use super::look::NamedArgs;
+use super::list_and_cat::NamedArgs;
 use crate::error::{Context as _, Failure, Kind};
 use crate::output::{parse_size, show};
 use crate::process::limits::JobsArgs;

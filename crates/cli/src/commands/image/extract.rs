@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use esker_squashfs::{Extract, ExtractError, extract};
 use serde_json::json;
 
-use super::look::NamedArgs;
+use super::list_and_cat::NamedArgs;
 use crate::error::{Failure, Kind, chain, of_tree, warn};
 use crate::output::{show, size};
 use crate::process::limits::JobsArgs;

@@ -7,7 +7,7 @@ use esker_squashfs::layout::{
 use esker_vfs::Time;
 use serde_json::{Value, json};
 
-use super::look::NamedArgs;
+use super::list_and_cat::NamedArgs;
 use crate::error::{Context, Failure, Kind};
 use crate::image::brought;
 use crate::output::{Output, show, size};

@@ -9,7 +9,7 @@ use esker_squashfs::digest::{Digest, DigestList};
 use esker_vfs::{Kind as NodeKind, Node};
 use serde_json::json;
 
-use super::look::{NamedArgs, Opened, Visited};
+use super::list_and_cat::{NamedArgs, Opened, Visited};
 use crate::error::{Context as _, Failure, Kind};
 use crate::image::digest;
 use crate::output::{show, size};

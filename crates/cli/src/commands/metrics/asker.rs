@@ -36,7 +36,7 @@ pub(crate) const ASK_MOUNTS: &str = "ask-mounts";
 /// Longest answer. A node has some hundred mounts, of a few KiB each.
 const ANSWER_MAX: u64 = 256 << 20;
 /// Time beyond that for the daemons of mounts, in which the asker answers.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Request of a server to the process that asks the mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Asker {
         command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_PID");
         command.process_group(0).stdin(theirs).stdout(Stdio::null()).spawn()?;
         let stream = UnixStream::from(ours);
-        stream.set_read_timeout(Some(args.timeout + PATIENCE))?;
+        stream.set_read_timeout(Some(args.timeout + TIMEOUT))?;
         Ok(Self(Mutex::new(stream)))
     }
 

@@ -7,7 +7,7 @@ use esker_node::mountpoint::{self, MountpointError};
 use esker_node::mounts;
 
 use crate::error::{Failure, chain, warn};
-use crate::machine::doctor::{Touch, Touched, touch};
+use crate::machine::doctor::{ProbeResult, ProbeTarget, touch};
 
 fn failed_on(named: &Path, why: &str) -> Failure {
     Failure::failed(format!("can't mount on {}: {why}", named.display()))
@@ -41,8 +41,8 @@ pub(super) fn directory(named: &Path) -> Result<PathBuf, Failure> {
 /// Unmounts the mount of a killed daemon of this user.
 pub(super) fn remove_dead(mountpoint: &Path, runtime: &Path) -> Result<(), Failure> {
     let is_disconnected = || {
-        let touched = touch(Touch::Mount, mountpoint, ANSWER);
-        matches!(touched, Ok(Touched::Failed { errno: libc::ENOTCONN, .. }))
+        let touched = touch(ProbeTarget::Mount, mountpoint, ANSWER);
+        matches!(touched, Ok(ProbeResult::Failed { errno: libc::ENOTCONN, .. }))
     };
     if let Some(from) = mountpoint::remove_dead(mountpoint, runtime, is_disconnected)? {
         let place = mountpoint.display();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use esker_publish::{CopyTree, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{HowArgs, Interrupt, NamedArgs, NoSource, now};
+use crate::publisher::{Interrupt, NamedArgs, NoSource, PublishingArgs, now};
 use crate::settings::Settings;
 
 /// Copies a directory inside a repository without reading its content, and publishes the copy.
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     to: PathBuf,
 
     #[command(flatten)]
-    how: HowArgs<NoSource>,
+    how: PublishingArgs<NoSource>,
 }
 
 pub(super) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {

@@ -18,7 +18,7 @@ use crate::settings::public_keys::public_keys;
 use crate::transaction::{Transaction, Transactions};
 
 /// Longest wait for one file of a repository at a URL.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Describes a repository: head, signatures, whitelist, tags, settings and keys.
 ///
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 
 fn remote(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
     let url = args.place.trim_end_matches('/');
-    let files = MirrorServer::new(url, Some(PATIENCE))
+    let files = MirrorServer::new(url, Some(TIMEOUT))
         .map_err(|error| of_store(&format!("can't use {url}"), &error))?;
     let name = url.rsplit('/').next().and_then(|last| RepositoryName::parse(last).ok());
     let (keys, refused) = keys(args, name.as_ref(), None, settings);
@@ -123,7 +123,7 @@ fn ask_upstream(info: &mut RepositoryInfo) {
     let servers = info.replica.as_ref().map(|replica| replica.servers.clone()).unwrap_or_default();
     let mut refused = String::new();
     for url in servers.split(';') {
-        let read = MirrorServer::new(url, Some(PATIENCE));
+        let read = MirrorServer::new(url, Some(TIMEOUT));
         let read = read.and_then(|files| files.read(manifest::PATH, 1 << 20));
         match read.map(|bytes| bytes.and_then(|bytes| Manifest::parse(&bytes).ok())) {
             Ok(Some(head)) => return info.add_upstream(&head),

@@ -12,8 +12,8 @@ use esker_node::registry::users::UserMount;
 use esker_node::status::MountStatus;
 use serde_json::Value;
 
-use super::{Mount, PATIENCE, Shown};
-use crate::machine::doctor::{Touch, Touched, touch};
+use super::{Mount, Shown, TIMEOUT};
+use crate::machine::doctor::{ProbeResult, ProbeTarget, touch};
 use crate::output::plain;
 
 /// Maximum number of concurrent status requests; further mounts are listed with their registered facts only.
@@ -31,7 +31,7 @@ pub(super) fn ask_users<'scope, 'env>(
     all: &'env [UserMount],
     holders: &'env HolderSearch,
 ) -> Vec<ScopedJoinHandle<'scope, Option<Shown>>> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let ask = |at: usize, one: &'env UserMount| {
         scope.spawn(move || {
             let answer = match at < ASKED_MAX {
@@ -97,8 +97,8 @@ pub(super) fn ask_shared<'scope, 'env>(
 ) -> Vec<ScopedJoinHandle<'scope, Shown>> {
     let ask = |line: &'env MountLine| {
         scope.spawn(move || {
-            let (name, revision) = match touch(Touch::Revision, &line.mountpoint, PATIENCE) {
-                Ok(Touched::Shows { name, revision }) => (name, revision),
+            let (name, revision) = match touch(ProbeTarget::Revision, &line.mountpoint, TIMEOUT) {
+                Ok(ProbeResult::Shows { name, revision }) => (name, revision),
                 _ => (None, None),
             };
             let repository = plain(&name.unwrap_or_else(|| last_part(&line.source_text())));

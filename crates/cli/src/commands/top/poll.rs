@@ -13,10 +13,10 @@ use crate::settings::Settings;
 use esker_node::control::{self, Request, Response};
 use esker_node::registry::{self, users};
 use esker_node::trace::client::Subscription;
-use esker_node::trace::{Activity, TraceLine, TraceRequest, Whose};
+use esker_node::trace::{Activity, TraceLine, TraceRequest, TraceScope};
 
 /// Time limit for the reply of a daemon.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum duration of slow requests in microseconds.
 const SLOW_US: u64 = 1_000;
 /// Maximum number of slow requests that are remembered for a mount.
@@ -53,10 +53,11 @@ impl Daemon {
 
     fn activity(&self) -> Result<Activity, String> {
         let response = match self {
-            Self::Own(socket) => control::ask(socket, &Request::Activity, PATIENCE)
-                .map_err(|error| error.source.to_string())?,
+            Self::Own(socket) => {
+                control::ask(socket, &Request::Activity, TIMEOUT).map_err(|error| error.source.to_string())?
+            }
             Self::Users(mount) => mount
-                .request(&Request::Activity, Instant::now() + PATIENCE)
+                .request(&Request::Activity, Instant::now() + TIMEOUT)
                 .map_err(|error| error.to_string())?,
         };
         match response {
@@ -180,8 +181,8 @@ impl Shared {
                 known.tracing = tracing;
             }
         };
-        let request = TraceRequest { whose: Whose::All, over_us: SLOW_US, every_name: false };
-        let begun = daemon.connect().and_then(|stream| Subscription::on(stream, &request, PATIENCE));
+        let request = TraceRequest { whose: TraceScope::All, over_us: SLOW_US, every_name: false };
+        let begun = daemon.connect().and_then(|stream| Subscription::on(stream, &request, TIMEOUT));
         let Ok(mut subscription) = begun else { return set(Tracing::None) };
         let Ok(stop) = subscription.stopper() else { return set(Tracing::None) };
         set(Tracing::Running(stop));

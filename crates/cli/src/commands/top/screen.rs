@@ -12,7 +12,7 @@ use super::view;
 use crate::error::Failure;
 
 /// Interval at which a signal is checked for. The daemons are asked at the interval of the view.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs the view. The terminal is restored however it ends: `ratatui::try_init` does so for a panic.
 pub(super) fn run(
@@ -37,7 +37,7 @@ fn show(
     let mut state = State::default();
     let mut shown = 0;
     poller.poll();
-    poller.wait_for_answers(LOOK);
+    poller.wait_for_answers(POLL_INTERVAL);
     state.update(poller.snapshot());
     let mut next = Instant::now() + interval;
     loop {
@@ -48,7 +48,7 @@ fn show(
         let left = next.saturating_duration_since(Instant::now());
         if left.is_zero() {
             poller.poll();
-            poller.wait_for_answers(LOOK);
+            poller.wait_for_answers(POLL_INTERVAL);
             state.update(poller.snapshot());
             next = Instant::now() + interval;
             shown += 1;
@@ -58,7 +58,7 @@ fn show(
             continue;
         }
         // A resize is an event, too, after which the view is drawn again.
-        if event::poll(left.min(LOOK))?
+        if event::poll(left.min(POLL_INTERVAL))?
             && let Event::Key(key) = event::read()?
             && key.kind != KeyEventKind::Release
             && !handle(&mut state, key)

@@ -12,7 +12,7 @@ use esker_threads::watchdog;
 /// Number of calls. One takes some 20 µs.
 const CALLS: u32 = 64;
 /// Time limit for all of them, and for each status: a daemon that hangs delays the trace of the others.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the mean time of one request outside of the daemon, or `None` if it can't be measured: if the daemon, which
 /// `ask` asks for its status, gives none, or if this user may not use the mount.
@@ -24,7 +24,7 @@ pub(super) fn measure(mountpoint: &Path, ask: impl Fn() -> Option<Response>) -> 
         let outcome = (0..CALLS).try_for_each(|_| rustix::fs::statvfs(&place).map(|_| ()));
         outcome.map(|()| began.elapsed())
     };
-    let wall = watchdog::within(PATIENCE, calls)?.ok()?;
+    let wall = watchdog::within(TIMEOUT, calls)?.ok()?;
     let (requests, latency) = in_daemon(&ask()?)?;
     of_sums(wall, requests.checked_sub(before.0)?, latency.checked_sub(before.1)?)
 }

@@ -12,9 +12,9 @@ use crate::error::{Context, Failure, Kind};
 use crate::settings::Settings;
 
 /// Time limit for a daemon to begin a trace.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit if the kernel has to drop its names first, which waits for lookups in progress.
-const LONG_PATIENCE: Duration = Duration::from_secs(60);
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Traces that were begun.
 pub(super) struct Subscribed {
@@ -28,12 +28,12 @@ pub(super) struct Subscribed {
 pub(super) fn subscribe(settings: &Settings, request: &TraceRequest) -> Result<Subscribed, Failure> {
     let own = registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
     let theirs = if settings.root { users::of_users(&users::Places::default()) } else { Vec::new() };
-    let patience = if request.every_name { LONG_PATIENCE } else { PATIENCE };
+    let patience = if request.every_name { LONG_TIMEOUT } else { TIMEOUT };
     // At the same time, so that daemons that hang cost their patience only once.
     let all: Vec<(String, std::io::Result<_>)> = std::thread::scope(|scope| {
         let own = own.iter().filter(|one| one.alive).map(|one| {
             let asked = scope.spawn(move || {
-                let status = || control::ask(&one.socket, &Request::Status, hand_over::PATIENCE).ok();
+                let status = || control::ask(&one.socket, &Request::Status, hand_over::TIMEOUT).ok();
                 // Before the trace begins: it has no requests of this process.
                 let hand_over = hand_over::measure(&one.entry.mountpoint, status);
                 Ok((Subscription::begin(&one.socket, request, patience)?, hand_over))
@@ -42,7 +42,7 @@ pub(super) fn subscribe(settings: &Settings, request: &TraceRequest) -> Result<S
         });
         let theirs = theirs.iter().filter(|one| one.alive).map(|one| {
             let asked = scope.spawn(move || {
-                let status = || one.ask(Instant::now() + hand_over::PATIENCE).ok();
+                let status = || one.ask(Instant::now() + hand_over::TIMEOUT).ok();
                 let hand_over = hand_over::measure(&one.entry.mountpoint, status);
                 Ok((Subscription::on(one.connect()?, request, patience)?, hand_over))
             });
@@ -71,5 +71,5 @@ pub(super) fn subscribe(settings: &Settings, request: &TraceRequest) -> Result<S
 
 /// Returns the time until which lines of ended traces are awaited.
 pub(super) fn last_line_deadline() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }

@@ -3,7 +3,7 @@ use esker_store::FileLock;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Hooked, HowArgs, Interrupt, PublisherArgs, now};
+use crate::publisher::{Hooked, Interrupt, PublisherArgs, PublishingArgs, now};
 use crate::settings::Settings;
 use crate::transaction::{OnBranch, Transaction, Transactions};
 
@@ -17,7 +17,7 @@ pub(super) struct PublishArgs {
     transaction: String,
 
     #[command(flatten)]
-    how: HowArgs,
+    how: PublishingArgs,
 }
 
 /// Drops a transaction with all its changes, also without keys, a valid whitelist or free space.
@@ -46,7 +46,7 @@ pub(super) fn publish(
 pub(super) fn commit(
     transaction: Transaction,
     lock: FileLock,
-    how: &HowArgs,
+    how: &PublishingArgs,
     interrupt: &Interrupt,
     settings: &Settings,
 ) -> Result<(), Failure> {
@@ -62,7 +62,7 @@ pub(super) fn commit(
 /// Publishes a transaction, or prints what would be published.
 pub(super) fn try_commit(
     transaction: &Transaction,
-    how: &HowArgs,
+    how: &PublishingArgs,
     interrupt: &Interrupt,
     settings: &Settings,
 ) -> Result<(), Failure> {

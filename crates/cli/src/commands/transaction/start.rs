@@ -14,7 +14,7 @@ use crate::error::{Failure, warn};
 use crate::mounting::run_mounted::{end_as, take_signals};
 use crate::output::{Output, tell};
 use crate::process::limits::OpenFiles;
-use crate::publisher::{Hooked, HowArgs, Interrupt, Place, now, of_operation};
+use crate::publisher::{Hooked, Interrupt, Place, PublishingArgs, now, of_operation};
 use crate::settings::Settings;
 use crate::transaction::{OnBranch, Origin, Record, Session, Transaction, Transactions};
 
@@ -31,7 +31,7 @@ pub(super) struct ResumeArgs {
     transaction: String,
 
     #[command(flatten)]
-    how: HowArgs,
+    how: PublishingArgs,
 
     /// Keep the changes instead of publishing them
     #[arg(long, conflicts_with = "dry_run")]
@@ -54,7 +54,7 @@ struct Run<'a> {
     transaction: Transaction,
     lock: FileLock,
     command: Vec<OsString>,
-    how: &'a HowArgs,
+    how: &'a PublishingArgs,
     keep: bool,
     settings: &'a Settings,
     files: OpenFiles,
@@ -99,7 +99,7 @@ pub(super) fn run(
 
 /// Stores a copy of a directory as an unpublished revision; returns that, the published one, and the objects of the copy.
 fn template(
-    how: &HowArgs,
+    how: &PublishingArgs,
     place: &Place,
     repository: &Repository,
     interrupt: &Interrupt,
@@ -188,7 +188,7 @@ pub(crate) struct IngestThen<'a> {
     pub(crate) target: &'a Path,
     /// Script for `sh`.
     pub(crate) script: OsString,
-    pub(crate) how: &'a HowArgs,
+    pub(crate) how: &'a PublishingArgs,
     pub(crate) branch: Option<BranchRequest>,
     pub(crate) transactions: &'a Transactions,
     pub(crate) settings: &'a Settings,

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::probe::{NoAnswer, Touch, Touched, touch};
-use super::{Finding, Grade, Look, PATIENCE};
+use super::probe::{NoAnswer, ProbeResult, ProbeTarget, touch};
+use super::{DoctorCheck, Finding, Severity, TIMEOUT};
 use crate::settings::Settings;
 
 /// Oldest kernel on which FUSE can be mounted in a user namespace.
@@ -13,28 +13,28 @@ const KERNEL_LEAST: (u32, u32) = (4, 18);
 /// Minimum limit of open files: a daemon with a large cache opens some thousands.
 const FILES_LEAST: u64 = 4096;
 
-pub(super) fn looks(settings: &Settings) -> Vec<Look> {
+pub(super) fn checks(settings: &Settings) -> Vec<DoctorCheck> {
     let root = settings.root;
-    let mut looks = vec![
-        Look::new("device", "/dev/fuse", || vec![device()]),
-        Look::new("kernel", "Linux", || vec![kernel()]),
-        Look::new("files", "RLIMIT_NOFILE", || vec![files()]),
+    let mut checks = vec![
+        DoctorCheck::new("device", "/dev/fuse", || vec![device()]),
+        DoctorCheck::new("kernel", "Linux", || vec![kernel()]),
+        DoctorCheck::new("files", "RLIMIT_NOFILE", || vec![files()]),
     ];
-    looks.push(Look::new("confinement", "seccomp and Landlock", || vec![confinement()]));
+    checks.push(DoctorCheck::new("confinement", "seccomp and Landlock", || vec![confinement()]));
     if !root {
         let both = || {
             let (mounting, running) = (fusermount(), namespaces());
             // Either is a way to use a repository.
-            let usable = [&mounting, &running].iter().any(|finding| finding.grade == Grade::Good);
+            let usable = [&mounting, &running].iter().any(|finding| finding.grade == Severity::Good);
             let weigh = |finding: Finding| match finding.grade {
-                Grade::Warning if !usable => Finding { grade: Grade::Broken, ..finding },
+                Severity::Warning if !usable => Finding { grade: Severity::Broken, ..finding },
                 _ => finding,
             };
             vec![weigh(mounting), weigh(running)]
         };
-        looks.push(Look::new("fusermount", "fusermount3", both));
+        checks.push(DoctorCheck::new("fusermount", "fusermount3", both));
     }
-    looks
+    checks
 }
 
 fn device() -> Finding {
@@ -94,8 +94,8 @@ fn is_set_uid(path: &Path) -> bool {
 
 fn namespaces() -> Finding {
     let object = "user namespaces";
-    match touch(Touch::Namespaces, Path::new("/"), PATIENCE) {
-        Ok(Touched::Blocked { cause, remedy }) => Finding::warning("namespaces", object, cause, remedy),
+    match touch(ProbeTarget::Namespaces, Path::new("/"), TIMEOUT) {
+        Ok(ProbeResult::Blocked { cause, remedy }) => Finding::warning("namespaces", object, cause, remedy),
         Ok(_) => Finding::good("namespaces", object, "all users may create them"),
         Err(NoAnswer::Hangs) => {
             Finding::warning("namespaces", object, "making one does not end", "check the kernel log")

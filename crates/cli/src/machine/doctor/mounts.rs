@@ -9,16 +9,16 @@ use esker_node::mounts::search::HolderSearch;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered};
 use esker_node::status::{MountStatus, seconds};
-use esker_store::{Reach, RouteStatus};
+use esker_store::{EndpointStatus, RouteStatus};
 
-use super::probe::{NoAnswer, Touch, Touched, touch};
-use super::{Finding, Grade, Look, PATIENCE};
+use super::probe::{NoAnswer, ProbeResult, ProbeTarget, touch};
+use super::{DoctorCheck, Finding, Severity, TIMEOUT};
 use crate::error::chain;
 use crate::mounting::held;
 use crate::settings::Settings;
 
 /// Timeout for a daemon's status; the mount is touched at the same time.
-const DAEMON_PATIENCE: Duration = Duration::from_secs(3);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(3);
 /// Age in seconds up to which failures are reported.
 const RECENT: u64 = 600;
 /// Tolerated error of a clock in seconds.
@@ -29,8 +29,8 @@ const HEAD_AGE: u64 = 6 * 3600;
 /// Seconds before its end at which the doctor reports a whitelist.
 const WHITELIST_LEFT: u64 = 7 * 86_400;
 
-pub(super) fn looks(settings: &Settings) -> Vec<Look> {
-    let mut looks = Vec::new();
+pub(super) fn checks(settings: &Settings) -> Vec<DoctorCheck> {
+    let mut checks = Vec::new();
     let lines = mounts::all().unwrap_or_default();
     let registered = match registry::all(&settings.runtime) {
         Ok(registered) => registered,
@@ -38,7 +38,7 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
             let found = chain(&error);
             let mend = "check owner and mode of the folder; mounts can't be managed without it";
             let place = settings.runtime.display().to_string();
-            looks.push(Look::new("mounts", place.clone(), move || {
+            checks.push(DoctorCheck::new("mounts", place.clone(), move || {
                 vec![Finding::broken("mounts", place, found, mend)]
             }));
             Vec::new()
@@ -48,17 +48,17 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
     let holders = Arc::new(HolderSearch::read());
     for one in departed {
         let (place, holders) = (one.entry.mountpoint.display().to_string(), Arc::clone(&holders));
-        looks.push(Look::new("mount", place, move || of_holders(&one, &holders)));
+        checks.push(DoctorCheck::new("mount", place, move || of_holders(&one, &holders)));
     }
     let strangers = registry::strangers(lines, &settings.runtime, &registered).unwrap_or_default();
     for one in registered {
         let (place, holders) = (one.entry.mountpoint.display().to_string(), Arc::clone(&holders));
-        looks.push(Look::new("mount", place, move || own(&one, &holders)));
+        checks.push(DoctorCheck::new("mount", place, move || own(&one, &holders)));
     }
     for MountLine { mountpoint: place, .. } in strangers {
-        looks.push(Look::new("mount", place.display().to_string(), move || vec![stranger(&place)]));
+        checks.push(DoctorCheck::new("mount", place.display().to_string(), move || vec![stranger(&place)]));
     }
-    looks
+    checks
 }
 
 /// Checks a mount of this user.
@@ -75,9 +75,9 @@ fn own(one: &Registered, holders: &HolderSearch) -> Vec<Finding> {
     }
     let touched = entry.command.is_none().then(|| {
         let path = entry.mountpoint.clone();
-        std::thread::spawn(move || touch(Touch::Mount, &path, PATIENCE))
+        std::thread::spawn(move || touch(ProbeTarget::Mount, &path, TIMEOUT))
     });
-    let mut findings = match control::ask(&one.socket, &Request::Status, DAEMON_PATIENCE) {
+    let mut findings = match control::ask(&one.socket, &Request::Status, DAEMON_TIMEOUT) {
         Ok(Response::Status(status)) => of_status(&place, &status),
         Ok(_) | Err(_) if one.wait_until_gone(Duration::ZERO) => return Vec::new(),
         Ok(other) => vec![silent(&place, entry.pid, &format!("it answered {other:?}"))],
@@ -87,7 +87,7 @@ fn own(one: &Registered, holders: &HolderSearch) -> Vec<Finding> {
     findings.extend(answer.and_then(|answer| of_touch(&place, entry.pid, answer)));
     findings.extend(of_holders(one, holders));
     // The status of a working mount is no evidence for its server.
-    if findings.iter().all(|finding| finding.grade == Grade::Good) {
+    if findings.iter().all(|finding| finding.grade == Severity::Good) {
         findings.push(Finding::good("mount", place, format!("{} answers", entry.repository)));
     }
     findings
@@ -134,10 +134,10 @@ fn process_state(pid: u32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-fn of_touch(place: &str, pid: u32, answer: Result<Touched, NoAnswer>) -> Option<Finding> {
+fn of_touch(place: &str, pid: u32, answer: Result<ProbeResult, NoAnswer>) -> Option<Finding> {
     let end = format!("`kill -9 {pid}`, then `esker umount {place}` and mount again");
     match answer {
-        Ok(Touched::Failed { call, text, .. }) => Some(Finding::broken(
+        Ok(ProbeResult::Failed { call, text, .. }) => Some(Finding::broken(
             "mount",
             place,
             format!("{call} fails: {text}"),
@@ -145,7 +145,7 @@ fn of_touch(place: &str, pid: u32, answer: Result<Touched, NoAnswer>) -> Option<
         )),
         Ok(_) => None,
         Err(NoAnswer::Hangs) => {
-            let found = format!("it did not respond within {PATIENCE:?}");
+            let found = format!("it did not respond within {TIMEOUT:?}");
             Some(Finding::broken("mount", place, found, end))
         }
         Err(NoAnswer::Failed(why)) => {
@@ -202,7 +202,7 @@ fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
 
 /// Reports proxies and servers that are marked down.
 fn of_route(place: &str, route: &RouteStatus) -> Vec<Finding> {
-    let of = |check: &'static str, kind: &str, one: &Reach| {
+    let of = |check: &'static str, kind: &str, one: &EndpointStatus| {
         let since = one.since.map(|since| span(seconds(SystemTime::now()).saturating_sub(since)));
         let since = since.map(|since| format!(" for {since}")).unwrap_or_default();
         let why = one.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
@@ -263,20 +263,20 @@ fn span(seconds: u64) -> String {
 fn stranger(place: &Path) -> Finding {
     let named = place.display().to_string();
     let mend = format!("`esker umount {named}`, as the mounting user or root");
-    match touch(Touch::Mount, place, PATIENCE) {
-        Ok(Touched::Failed { errno: libc::ENOTCONN, .. }) => {
+    match touch(ProbeTarget::Mount, place, TIMEOUT) {
+        Ok(ProbeResult::Failed { errno: libc::ENOTCONN, .. }) => {
             Finding::broken("mount", named, "it is stale: its daemon has ended", mend)
         }
         // A mount without access for other users is not our concern.
-        Ok(Touched::Failed { errno: libc::EACCES | libc::EPERM, .. }) => {
+        Ok(ProbeResult::Failed { errno: libc::EACCES | libc::EPERM, .. }) => {
             Finding::good("mount", named, "it is another user's")
         }
-        Ok(Touched::Failed { call, text, .. }) => {
+        Ok(ProbeResult::Failed { call, text, .. }) => {
             Finding::broken("mount", named, format!("{call} fails: {text}"), mend)
         }
         Ok(_) => Finding::good("mount", named, "it answers"),
         Err(NoAnswer::Hangs) => {
-            let found = format!("it did not respond within {PATIENCE:?}");
+            let found = format!("it did not respond within {TIMEOUT:?}");
             Finding::broken("mount", named, found, format!("end its daemon with `kill -9`, then {mend}"))
         }
         Err(NoAnswer::Failed(why)) => Finding::warning(
@@ -300,20 +300,20 @@ mod tests {
             let finding = of_whitelist("/mnt", now, expires);
             (finding.grade, finding.found)
         };
-        assert_eq!(judge(now + 30 * DAY), (Grade::Good, "it expires in 30 days".to_owned()));
-        assert_eq!(judge(now + WHITELIST_LEFT + 1).0, Grade::Good);
+        assert_eq!(judge(now + 30 * DAY), (Severity::Good, "it expires in 30 days".to_owned()));
+        assert_eq!(judge(now + WHITELIST_LEFT + 1).0, Severity::Good);
         let (grade, found) = judge(now + WHITELIST_LEFT);
-        assert!(grade == Grade::Warning && found.contains("expires in 7 days"), "{found}");
+        assert!(grade == Severity::Warning && found.contains("expires in 7 days"), "{found}");
         let (grade, found) = judge(now - 3600);
-        assert!(grade == Grade::Warning && found.contains("expired 60 minutes ago"), "{found}");
+        assert!(grade == Severity::Warning && found.contains("expired 60 minutes ago"), "{found}");
     }
 
     #[test]
     fn a_mount_that_does_not_check_its_head_is_reported() {
         let now = 1_700_000_000;
-        assert_eq!(of_head("/mnt", now, now - HEAD_AGE).grade, Grade::Good);
+        assert_eq!(of_head("/mnt", now, now - HEAD_AGE).grade, Severity::Good);
         let old = of_head("/mnt", now, now - HEAD_AGE - 1);
-        assert!(old.grade == Grade::Warning && old.found.contains("6 hours ago"), "{old:?}");
+        assert!(old.grade == Severity::Warning && old.found.contains("6 hours ago"), "{old:?}");
         assert_eq!(of_head("/mnt", now, now + 5).found, "its head was confirmed 0 s ago", "clocks differ");
     }
 }

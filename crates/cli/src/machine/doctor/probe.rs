@@ -19,7 +19,7 @@ const ANSWER_MAX: u64 = 64 * 1024;
 
 /// Operation of the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Touch {
+pub(crate) enum ProbeTarget {
     /// A mount, or a folder in it: its facts, its numbers, its names, and an attribute that only its daemon answers.
     Mount,
     /// A mount: reads its name and revision from its attributes.
@@ -35,7 +35,7 @@ pub(crate) enum Touch {
 /// Result of the child. A child that hangs has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Touched {
+pub(crate) enum ProbeResult {
     /// The mount replies.
     Answers,
     /// Name and revision of a mount, from its attributes.
@@ -61,14 +61,14 @@ pub(crate) enum NoAnswer {
 }
 
 /// Runs an operation in a child process; waits no longer than `patience`.
-pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touched, NoAnswer> {
+pub(crate) fn touch(what: ProbeTarget, path: &Path, patience: Duration) -> Result<ProbeResult, NoAnswer> {
     let failed = |error: std::io::Error| NoAnswer::Failed(error.to_string());
     let kind: OsString = match what {
-        Touch::Mount => "mount",
-        Touch::Revision => "revision",
-        Touch::Cache => "cache",
-        Touch::DefaultCache => "default-cache",
-        Touch::Namespaces => "namespaces",
+        ProbeTarget::Mount => "mount",
+        ProbeTarget::Revision => "revision",
+        ProbeTarget::Cache => "cache",
+        ProbeTarget::DefaultCache => "default-cache",
+        ProbeTarget::Namespaces => "namespaces",
     }
     .into();
     let mut command = Command::new("/proc/self/exe");
@@ -101,7 +101,7 @@ pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touc
     }
 }
 
-impl Touch {
+impl ProbeTarget {
     /// Runs in the child: touches the file and returns the result as text.
     pub(crate) fn perform(self, path: &Path, settings: &Settings) -> String {
         let touched = match self {
@@ -111,14 +111,14 @@ impl Touch {
             Self::DefaultCache => match settings.cache(None, false) {
                 Ok(place) => cache(&place.path),
                 Err(failure) => {
-                    Touched::Blocked { cause: failure.message, remedy: failure.hint.unwrap_or_default() }
+                    ProbeResult::Blocked { cause: failure.message, remedy: failure.hint.unwrap_or_default() }
                 }
             },
             Self::Namespaces => match esker_run::namespaces_blocked() {
-                None => Touched::Allowed,
+                None => ProbeResult::Allowed,
                 Some(blocked) => {
                     let (cause, remedy) = (blocked.to_string(), blocked.remedy);
-                    Touched::Blocked { cause, remedy }
+                    ProbeResult::Blocked { cause, remedy }
                 }
             },
         };
@@ -126,16 +126,16 @@ impl Touch {
     }
 }
 
-fn failed(call: &str) -> impl Fn(std::io::Error) -> Touched {
-    move |error| Touched::Failed {
+fn failed(call: &str) -> impl Fn(std::io::Error) -> ProbeResult {
+    move |error| ProbeResult::Failed {
         call: call.to_owned(),
         errno: error.raw_os_error().unwrap_or_default(),
         text: error.to_string(),
     }
 }
 
-fn mount(path: &Path) -> Touched {
-    let touch = || -> Result<(), Touched> {
+fn mount(path: &Path) -> ProbeResult {
+    let touch = || -> Result<(), ProbeResult> {
         std::fs::metadata(path).map_err(failed("stat"))?;
         rustix::fs::statvfs(path).map_err(std::io::Error::from).map_err(failed("statfs"))?;
         std::fs::read_dir(path)
@@ -150,23 +150,23 @@ fn mount(path: &Path) -> Touched {
             Err(error) => Err(failed("getxattr")(error.into())),
         }
     };
-    touch().err().unwrap_or(Touched::Answers)
+    touch().err().unwrap_or(ProbeResult::Answers)
 }
 
-fn revision(path: &Path) -> Touched {
+fn revision(path: &Path) -> ProbeResult {
     let attribute = |name: &str| {
         let mut value = [0; 256];
         let len = rustix::fs::getxattr(path, name, &mut value[..]).ok()?;
         String::from_utf8(value.get(..len)?.to_vec()).ok()
     };
     let revision = attribute("user.revision").and_then(|text| text.trim().parse().ok());
-    Touched::Shows { name: attribute("user.fqrn"), revision }
+    ProbeResult::Shows { name: attribute("user.fqrn"), revision }
 }
 
-fn cache(path: &Path) -> Touched {
-    let touch = || -> Result<Touched, Touched> {
+fn cache(path: &Path) -> ProbeResult {
+    let touch = || -> Result<ProbeResult, ProbeResult> {
         match std::fs::metadata(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Touched::Absent),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ProbeResult::Absent),
             other => other.map(drop).map_err(failed("stat"))?,
         }
         let room = rustix::fs::statvfs(path).map_err(std::io::Error::from).map_err(failed("statfs"))?;
@@ -177,7 +177,7 @@ fn cache(path: &Path) -> Touched {
         // It was ours and is not needed; if it could not be made there is none.
         let _ = std::fs::remove_file(&own);
         written.map_err(failed("write"))?;
-        Ok(Touched::Writable {
+        Ok(ProbeResult::Writable {
             free: room.f_bavail * room.f_frsize,
             total: room.f_blocks * room.f_frsize,
             network,

@@ -34,7 +34,7 @@ const ANY: &str = "any-repository";
 /// Maximum number of keys of one domain.
 const KEYS_MAX: usize = 50;
 /// Timeout for evaluating files, all of which are in memory.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Domain or repository of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Evaluation {
             folder: "/etc/cvmfs".into(),
             own: vec!["/etc/esker".into()],
             name: Some(name.clone()),
-            patience: PATIENCE,
+            patience: TIMEOUT,
         };
         let parameters = request.load();
         for problem in parameters.problems() {

@@ -106,21 +106,21 @@ pub(crate) enum Left {
     Kept(PathBuf, &'static str),
 }
 
-/// Undoes all changes of setup that are still unchanged; `dry` only lists them.
-pub(crate) fn undo(machine: &Machine, dry: bool) -> Result<Vec<Left>, Failure> {
+/// Undoes all changes of setup that are still unchanged; `dry_run` only lists them.
+pub(crate) fn undo(machine: &Machine, dry_run: bool) -> Result<Vec<Left>, Failure> {
     let record = Record::read(machine)?;
     let mut done = Vec::new();
     for made in record.made.iter().rev() {
         let path = made.path();
         let taken =
-            take_back(machine, made, dry).map_err(|error| machine.failed("take back", path, &error))?;
+            take_back(machine, made, dry_run).map_err(|error| machine.failed("take back", path, &error))?;
         done.extend(match taken {
             Taken::Gone => Some(Left::Gone(path.to_owned())),
             Taken::NotThere => None,
             Taken::Kept(why) => Some(Left::Kept(path.to_owned(), why)),
         });
     }
-    if !dry && !record.made.is_empty() {
+    if !dry_run && !record.made.is_empty() {
         let place = machine.place(machine.record());
         fs::remove_file(&place).map_err(|error| machine.failed("remove", machine.record(), &error))?;
         // Those in which the record was. The cache is there as well, on most machines.
@@ -137,7 +137,7 @@ enum Taken {
     Kept(&'static str),
 }
 
-fn take_back(machine: &Machine, made: &Made, dry: bool) -> io::Result<Taken> {
+fn take_back(machine: &Machine, made: &Made, dry_run: bool) -> io::Result<Taken> {
     let place = machine.place(made.path());
     let meta = match fs::symlink_metadata(&place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Taken::NotThere),
@@ -147,13 +147,13 @@ fn take_back(machine: &Machine, made: &Made, dry: bool) -> io::Result<Taken> {
         if !unchanged {
             return Ok(Taken::Kept("it was changed since"));
         }
-        if dry { Ok(Taken::Gone) } else { fs::remove_file(&place).map(|()| Taken::Gone) }
+        if dry_run { Ok(Taken::Gone) } else { fs::remove_file(&place).map(|()| Taken::Gone) }
     };
     match made {
         Made::File { digest: known, .. } => remove(meta.is_file() && digest(&fs::read(&place)?) == *known),
         Made::Link { target, .. } => remove(meta.is_symlink() && fs::read_link(&place)? == *target),
-        Made::Line { text, .. } => take_line(machine, &place, text, dry),
-        Made::Folder { .. } if dry => Ok(Taken::NotThere),
+        Made::Line { text, .. } => take_line(machine, &place, text, dry_run),
+        Made::Folder { .. } if dry_run => Ok(Taken::NotThere),
         Made::Folder { .. } => match fs::remove_dir(&place) {
             Ok(()) => Ok(Taken::Gone),
             Err(error) => match error.raw_os_error() {
@@ -166,7 +166,7 @@ fn take_back(machine: &Machine, made: &Made, dry: bool) -> io::Result<Taken> {
     }
 }
 
-fn take_line(machine: &Machine, place: &Path, text: &str, dry: bool) -> io::Result<Taken> {
+fn take_line(machine: &Machine, place: &Path, text: &str, dry_run: bool) -> io::Result<Taken> {
     let (bytes, mode) = machine.read_with_mode(place)?;
     let mut found = false;
     let rest: Vec<&[u8]> = bytes
@@ -177,7 +177,7 @@ fn take_line(machine: &Machine, place: &Path, text: &str, dry: bool) -> io::Resu
             !same
         })
         .collect();
-    match (found, dry) {
+    match (found, dry_run) {
         (false, _) => Ok(Taken::Kept("the line in it was changed since")),
         (true, true) => Ok(Taken::Gone),
         (true, false) => machine.write(place, &rest.concat(), mode).map(|()| Taken::Gone),

@@ -122,7 +122,7 @@ open("below/new", "w").close()
 
 /// > K5: Attributes that the overlay of an ordinary user can't copy (access control lists, capabilities, `trusted.*`) stay with the entries that a transaction touches, renames or copies with `cp -a`; a list follows `chmod`, capabilities stay as long as the content does, and attributes in `user.` that the user removed are gone.
 #[test]
-fn a_user_changes_what_the_overlay_shows_and_keeps_the_rest() {
+fn a_transaction_of_a_user_keeps_attributes_that_its_overlay_hides() {
     let publisher = Publisher::new(TestUser::ordinary());
     let world = &publisher.workshop.world;
     let (tar, script) = (publisher.workshop.home("a.tar"), publisher.workshop.home("script.py"));

@@ -127,7 +127,7 @@ fn the_same_object_counts_once() {
 }
 
 #[test]
-fn a_folder_has_one_proxy() {
+fn a_cache_folder_is_locked_by_one_proxy() {
     let folder = tempfile::tempdir().expect("a folder");
     let _cache = open(folder.path(), 1000);
     let second = DiskCache::open(folder.path(), 1000, Duration::ZERO);

@@ -13,9 +13,9 @@ use crate::priority::Urgency;
 
 /// Time without progress after which a request is withdrawn: longer than any disk takes for a megabyte, far shorter
 /// than the deadline of a read.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two checks of the watchdog.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum number of threads of each kind; up to a maximum there is one for each core. Network file systems make them
 /// wait.
 const THREADS_MIN: usize = 4;
@@ -70,7 +70,7 @@ impl Task {
             0 => self.clock.moved.load(Ordering::Relaxed),
             moved => moved,
         };
-        u128::from(self.clock.now().saturating_sub(moved)) >= PATIENCE.as_millis()
+        u128::from(self.clock.now().saturating_sub(moved)) >= TIMEOUT.as_millis()
     }
 }
 
@@ -272,7 +272,7 @@ impl HangWatchdog {
                 self.watch.wait(&mut state);
                 continue;
             }
-            self.watch.wait_for(&mut state, LOOK);
+            self.watch.wait_for(&mut state, POLL_INTERVAL);
             let (hanging, moving): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut state.watched).into_iter().partition(|task| task.hangs());
             state.watched = moving;

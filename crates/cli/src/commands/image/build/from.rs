@@ -23,7 +23,7 @@ use crate::trees::browse::Browsed;
 
 /// Source of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum ImageSource {
     /// An archive on standard input.
     Stdin,
     Folder(PathBuf),
@@ -41,12 +41,12 @@ pub(super) enum From {
 }
 
 /// Constructor of a form that has a path and optionally the name of an image.
-type Form = fn(PathBuf, Option<String>) -> From;
+type Form = fn(PathBuf, Option<String>) -> ImageSource;
 
 const HINT: &str = "name a folder, a tar archive, - for one on standard input, oci:FOLDER, oci-archive:FILE, \
                     docker-archive:FILE, docker://NAME:TAG or a folder of a repository (URL:/path)";
 
-impl From {
+impl ImageSource {
     /// Parses the argument. A form prefix always counts: a file named like one is written as `./oci:…`.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         if text == "-" {
@@ -118,7 +118,7 @@ impl Source {
     }
 }
 
-impl From {
+impl ImageSource {
     pub(super) fn open(&self, opening: Opening<'_>) -> Result<Source, Failure> {
         let of = |input: Box<dyn Input>| Source { input, _browsed: None };
         let refused = |error| of_write("no image was made", &error);
@@ -221,19 +221,19 @@ mod tests {
     fn the_form_of_an_argument_decides_its_kind() {
         let folder = std::env::temp_dir();
         let path = folder.display();
-        let is = |text: &str| From::parse(text).expect(text);
-        assert_eq!(is("-"), From::Stdin);
-        assert_eq!(is("tar:-"), From::Archive("-".into()));
-        assert_eq!(is("tar:a.tar"), From::Archive("a.tar".into()));
-        assert_eq!(is(&path.to_string()), From::Folder(folder.clone()));
-        assert_eq!(is(&format!("oci:{path}")), From::Layout(folder.clone(), None));
-        assert_eq!(is(&format!("oci:{path}:v1")), From::Layout(folder.clone(), Some("v1".into())));
-        let named = From::Docker(folder.clone(), Some("it:v1".into()));
+        let is = |text: &str| ImageSource::parse(text).expect(text);
+        assert_eq!(is("-"), ImageSource::Stdin);
+        assert_eq!(is("tar:-"), ImageSource::Archive("-".into()));
+        assert_eq!(is("tar:a.tar"), ImageSource::Archive("a.tar".into()));
+        assert_eq!(is(&path.to_string()), ImageSource::Folder(folder.clone()));
+        assert_eq!(is(&format!("oci:{path}")), ImageSource::Layout(folder.clone(), None));
+        assert_eq!(is(&format!("oci:{path}:v1")), ImageSource::Layout(folder.clone(), Some("v1".into())));
+        let named = ImageSource::Docker(folder.clone(), Some("it:v1".into()));
         assert_eq!(is(&format!("docker-archive:{path}:it:v1")), named);
-        assert_eq!(is("sw.example.org:/gcc"), From::Repository("sw.example.org:/gcc".into()));
-        assert_eq!(is("docker://h.example/a:1"), From::Registry("h.example/a:1".into()));
+        assert_eq!(is("sw.example.org:/gcc"), ImageSource::Repository("sw.example.org:/gcc".into()));
+        assert_eq!(is("docker://h.example/a:1"), ImageSource::Registry("h.example/a:1".into()));
         for wrong in ["oci:", "oci:./none", "docker-archive:./none:it", "./none"] {
-            assert!(From::parse(wrong).is_err(), "{wrong}");
+            assert!(ImageSource::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

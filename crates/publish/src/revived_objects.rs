@@ -24,7 +24,7 @@ impl ObjectSource for NotedCatalogs<'_> {
 }
 
 /// Returns the objects of the revision `target` that the revision `head` may lack.
-pub(crate) fn returning_objects(
+pub(crate) fn revived_objects(
     objects: &dyn ObjectSource,
     head: ContentHash,
     target: ContentHash,

@@ -16,7 +16,7 @@ use crate::settings::args::RepositoryArgs;
 
 /// Data for starting this program again: its name, the option for the report's descriptor, and the error for a
 /// failed start.
-pub(crate) struct Again<'a> {
+pub(crate) struct Respawn<'a> {
     pub(crate) name: &'a str,
     pub(crate) option: &'static str,
     pub(crate) failed: &'static str,
@@ -50,7 +50,7 @@ pub(crate) fn supervise(arguments: &[OsString]) -> ExitCode {
 /// Starts the process with `line`, the command line after the program's name, and waits for its report. Returns its warning.
 /// The process reads proxies that have passwords from its standard input: all users see command lines.
 pub(crate) fn start_again(
-    again: &Again<'_>,
+    again: &Respawn<'_>,
     log: &Path,
     line: &[OsString],
 ) -> Result<Option<String>, Failure> {

@@ -16,14 +16,14 @@ use super::problem::{Problem, ProblemKind, SourceLine};
 use super::table;
 
 /// A setting of a file.
-pub(super) struct Own {
+pub(super) struct TomlSetting {
     /// Name of the parameter.
     pub(super) name: String,
     pub(super) value: String,
     pub(super) line: u32,
 }
 
-pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vec<Own>, Problem> {
+pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vec<TomlSetting>, Problem> {
     let problem = |line, what: String| {
         let place = SourceLine { path: Arc::from(path), line };
         Problem { place: Some(place), kind: ProblemKind::BadToml { what } }
@@ -44,7 +44,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vec<Own>, Problem> {
         let value = scalar(value.get_ref(), separator).ok_or_else(|| {
             problem(line, format!("{} is neither a value nor a list of values", key.get_ref()))
         })?;
-        settings.push(Own { name, value, line });
+        settings.push(TomlSetting { name, value, line });
     }
     Ok(settings)
 }
