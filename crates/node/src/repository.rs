@@ -13,6 +13,9 @@ use esker_store::{
     CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, KeptAuthorities,
     Lower, RealDisk, Servers, Source, StoreError, Stored, make_dirs,
 };
+use esker_threads::watchdog::{self, DiskHangs};
+use esker_vfs::TreeError;
+use esker_view::{View, ViewOptions};
 use serde::{Deserialize, Serialize};
 
 /// Servers, keys and cache of a repository.
@@ -67,6 +70,20 @@ pub struct Repository {
     pub heads: HeadKeeper,
 }
 
+/// A repository can't be opened with its view.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The disk of the cache doesn't answer.
+    #[error(transparent)]
+    Disk(#[from] DiskHangs),
+    /// The cache or the servers can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The head or the root catalog can't be had.
+    #[error(transparent)]
+    View(#[from] TreeError),
+}
+
 /// The folder of saved heads in a cache; every process that uses the cache reads and writes it.
 const HEADS: &str = "heads";
 
@@ -99,6 +116,22 @@ impl Repository {
             heads.forget_history()?;
         }
         Ok(Self { url, servers, keys, store, heads })
+    }
+
+    /// Opens a repository and its view: fetches and verifies the head, and fetches the root catalog.
+    pub fn open_view(
+        options: RepositoryOptions,
+        view: ViewOptions,
+    ) -> Result<(Self, Arc<View>), OpenError> {
+        let folder = options.cache.clone();
+        let opened = watchdog::unless_disk_hangs(&folder, move || -> Result<_, OpenError> {
+            let repository = Self::open(options)?;
+            let view = ViewOptions { sequences: Some(repository.sequences()), ..view };
+            let opened = View::open(repository.store.clone(), repository.heads.clone(), view);
+            let view = opened.inspect_err(|_| repository.close())?;
+            Ok((repository, view))
+        });
+        opened?
     }
 
     /// Returns the file of recorded read sequences, for its view.

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use esker_fuse::SessionOptions;
 use esker_node::mount_spec;
 use esker_node::push::Push;
-use esker_node::repository::{Repository, RepositoryOptions};
+use esker_node::repository::{OpenError, Repository, RepositoryOptions};
 use esker_node::status::seconds;
-use esker_threads::watchdog;
 use esker_vfs::{ErrorKind, Time};
 use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
@@ -31,33 +30,17 @@ pub(crate) fn open_resolved(
     options: RepositoryOptions,
     view: ViewOptions,
 ) -> Result<(Repository, Arc<View>), Failure> {
-    let folder = options.cache.clone();
-    watchdog::unless_disk_hangs(&folder, move || open_on_its_disk(options, view)).unwrap_or_else(|error| {
-        let failure = Failure::failed(format!("can't open the cache: {error}"));
-        Err(failure.hint("check the disk, or name another folder with --cache DIR"))
-    })
-}
-
-fn open_on_its_disk(
-    options: RepositoryOptions,
-    view: ViewOptions,
-) -> Result<(Repository, Arc<View>), Failure> {
     let url = options.servers.url().to_owned();
     let what = format!("can't open {} at {url}", options.name);
-    let repository = Repository::open(options).map_err(|error| of_store(&what, &error))?;
-    let pin = view.pin.clone();
-    let view = ViewOptions { sequences: Some(repository.sequences()), ..view };
-    match View::open(repository.store.clone(), repository.heads.clone(), view) {
-        Ok(view) => Ok((repository, view)),
-        Err(error) => {
-            repository.close();
-            let failure = of_tree(&what, &error);
-            let unnamed =
-                error.kind == ErrorKind::NotFound && matches!(pin, Some(Pin::Tag(_) | Pin::Date(_)));
-            let list = format!("`esker revision --list {url}` lists the revisions with names");
-            Err(if unnamed { failure.hint(list) } else { failure })
-        }
-    }
+    let is_named = matches!(view.pin, Some(Pin::Tag(_) | Pin::Date(_)));
+    Repository::open_view(options, view).map_err(|error| match error {
+        OpenError::Disk(error) => Failure::failed(format!("can't open the cache: {error}"))
+            .hint("check the disk, or name another folder with --cache DIR"),
+        OpenError::Store(error) => of_store(&what, &error),
+        OpenError::View(error) if is_named && error.kind == ErrorKind::NotFound => of_tree(&what, &error)
+            .hint(format!("`esker revision --list {url}` lists the revisions with names")),
+        OpenError::View(error) => of_tree(&what, &error),
+    })
 }
 
 /// Returns the options of a mount's view for this user.
