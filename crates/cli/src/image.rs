@@ -19,11 +19,9 @@ pub(crate) use self::opening::{mount, unauthenticated};
 pub(crate) use self::starts::brought;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::parse_size;
-use crate::settings::Settings;
 use crate::settings::address;
 use crate::settings::address::split_path;
-use crate::settings::args::RepositoryArgs;
-use crate::settings::cache;
+use crate::settings::{Settings, SourceSettings};
 
 /// Options for reading an image.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -192,26 +190,22 @@ impl ImageNamed {
     }
 
     /// Resolves the options with which any process can open the image.
-    pub(crate) fn resolve(
-        &self,
-        repository: &RepositoryArgs,
-        settings: &Settings,
-    ) -> Result<ImageSpec, Failure> {
+    pub(crate) fn resolve(&self, sources: &SourceSettings) -> Result<ImageSpec, Failure> {
         let ImageArgs { offset, stripe, digest } = self.args;
         let place = match &self.place {
             ImageLocation::File(path) => {
-                let cache = cache::for_recorded_reads(settings, repository).unwrap_or_default();
+                let cache = sources.cache_for_recorded_reads().unwrap_or_default();
                 ImagePlace::File { path: path.clone(), cache }
             }
-            ImageLocation::Url(url) => remote::resolve(url, digest, repository, settings)?,
-            ImageLocation::Object(place, path) => object::resolve(place, path, repository, settings)?,
+            ImageLocation::Url(url) => remote::resolve(url, digest, sources)?,
+            ImageLocation::Object(place, path) => object::resolve(place, path, sources)?,
         };
-        Ok(ImageSpec { place, offset, stripe, owner: options(settings).owner })
+        Ok(ImageSpec { place, offset, stripe, owner: options(sources.user()).owner })
     }
 
     /// Opens the image as a sequence of bytes.
-    pub(crate) fn open(&self, repository: &RepositoryArgs, settings: &Settings) -> Result<Opened, Failure> {
-        opening::open(&mut self.resolve(repository, settings)?, None)
+    pub(crate) fn open(&self, sources: &SourceSettings) -> Result<Opened, Failure> {
+        opening::open(&mut self.resolve(sources)?, None)
     }
 
     /// Opens the image as a sequence of bytes if it is a local file.
@@ -230,11 +224,10 @@ impl ImageNamed {
     /// image's numbers 0 stand for.
     pub(crate) fn mount(
         &self,
-        repository: &RepositoryArgs,
-        settings: &Settings,
+        sources: &SourceSettings,
         first_ids: (u32, u32),
     ) -> Result<ImageMount, Failure> {
-        opening::mount_from(&mut self.resolve(repository, settings)?, None, first_ids)
+        opening::mount_from(&mut self.resolve(sources)?, None, first_ids)
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) mod public_keys;
 pub(crate) mod repository;
 pub(crate) mod servers;
 mod setting;
+mod sources;
 pub(crate) mod tiers;
 
 pub(crate) use folders::{BROKER_SOCKET, MEMORY, Settings};
+pub(crate) use sources::SourceSettings;

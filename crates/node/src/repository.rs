@@ -119,10 +119,7 @@ impl Repository {
     }
 
     /// Opens a repository and its view: fetches and verifies the head, and fetches the root catalog.
-    pub fn open_view(
-        options: RepositoryOptions,
-        view: ViewOptions,
-    ) -> Result<(Self, Arc<View>), OpenError> {
+    pub fn open_view(options: RepositoryOptions, view: ViewOptions) -> Result<(Self, Arc<View>), OpenError> {
         let folder = options.cache.clone();
         let opened = watchdog::unless_disk_hangs(&folder, move || -> Result<_, OpenError> {
             let repository = Self::open(options)?;

@@ -9,10 +9,10 @@ use crate::mounting::open::{mount_options, session_options};
 use crate::mounting::run_mounted::{MountedRun, ToMount, end_as, take_signals};
 use crate::process::limits::OpenFiles;
 use crate::process::respawn::read_proxies;
-use crate::settings::Settings;
 use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::settings::missing_colon::hint_at_colon;
 use crate::settings::repository::ResolvedRepository;
+use crate::settings::{Settings, SourceSettings};
 
 /// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.
 ///
@@ -166,17 +166,16 @@ fn in_container(
         read_proxies(&mut args.repository)?;
     }
     // The process of the shared mount has changed its directory before it reads them.
-    let repository = args.repository.absolute()?;
+    let sources = SourceSettings::new(&args.repository.absolute()?, settings);
     let kept = Kept {
         is_fixed: is_image || args.view.pin().is_some(),
         root,
-        repository: &repository,
+        sources,
         view: Box::new(|| mount_options(settings, &args.view, &args.testing)),
         session: session_options(&args.repository, Some(&args.testing)),
         replay: !args.view.no_prefetch,
         identity: container_run.args.identity(),
         ids: container_run.args.ids(),
-        settings,
     };
     if let Some(fd) = args.keep {
         return kept.keep(fd).map(|()| ExitCode::SUCCESS);

@@ -28,11 +28,9 @@ use crate::error::{Context, Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed};
 use crate::mounting::open::open;
 use crate::process::respawn::{Respawn, start_again};
-use crate::settings::Settings;
+use crate::settings::SourceSettings;
 use crate::settings::address;
 use crate::settings::address::split_path;
-use crate::settings::args::RepositoryArgs;
-use crate::settings::repository::ResolvedRepository;
 
 /// File that marks a folder of a web server as a repository.
 const PUBLISHED: &str = ".cvmfspublished";
@@ -98,7 +96,7 @@ fn refuse_container_image(what: &OsStr) -> Result<(), Failure> {
 /// An image that the process of a shared mount keeps mounted for a job.
 pub(crate) struct Kept<'a> {
     pub(crate) root: Root,
-    pub(crate) repository: &'a RepositoryArgs,
+    pub(crate) sources: SourceSettings,
     /// Options of a repository's view.
     pub(crate) view: Box<dyn Fn() -> ViewOptions + 'a>,
     /// True if the tree never changes.
@@ -109,7 +107,6 @@ pub(crate) struct Kept<'a> {
     pub(crate) identity: Identity,
     /// Users of commands that must not get out of it, if they aren't those of this process.
     pub(crate) ids: Option<MappedIds>,
-    pub(crate) settings: &'a Settings,
 }
 
 /// Files that the process of a shared mount has open.
@@ -189,7 +186,7 @@ impl Kept<'_> {
     }
 
     fn runtime(&self) -> Result<RuntimeDir, Failure> {
-        RuntimeDir::open(&self.settings.runtime).context(Kind::Failed, "can't register the image")
+        RuntimeDir::open(&self.sources.user().runtime).context(Kind::Failed, "can't register the image")
     }
 
     fn place(&self, runtime: &RuntimeDir) -> Result<SharedMountAddress, Failure> {
@@ -197,9 +194,9 @@ impl Kept<'_> {
             Root::Directory(path) => of_file(path)?,
             Root::Image(image) => match &image.place {
                 image::ImageLocation::File(path) => format!("{} {}", of_file(path)?, image.identity()),
-                _ => format!("{} {:?}", image.identity(), self.repository),
+                _ => format!("{} {}", image.identity(), self.sources.identity()),
             },
-            Root::Repository(place, _) => format!("{place} {:?} {:?}", self.repository, self.is_fixed),
+            Root::Repository(place, _) => format!("{place} {} {:?}", self.sources.identity(), self.is_fixed),
         };
         let image = format!("{image} {} {:?}", self.is_apart(), self.ids);
         Ok(SharedMountAddress::new(runtime.path(), Key::new(&image, self.identity)))
@@ -229,12 +226,12 @@ impl Kept<'_> {
                 return Err(Failure::failed(format!("{path} is a directory, which needs no shared mount")));
             }
             Root::Image(named) => {
-                let mut image = named.mount(self.repository, self.settings, first_ids)?;
+                let mut image = named.mount(&self.sources, first_ids)?;
                 opened.recording = command.and_then(|command| node_replay::in_image(&mut image, command));
                 image.tree
             }
             Root::Repository(place, _) => {
-                let checked = ResolvedRepository::new(place, self.repository, self.settings)?;
+                let checked = self.sources.repository(place)?;
                 let mut options = (self.view)();
                 if let Some((uid, gid)) = self.ids.map(MappedIds::first) {
                     options.ownership = Ownership::From { uid, gid };

@@ -6,20 +6,14 @@ use esker_vfs::Kind as NodeKind;
 use esker_view::Pin;
 
 use crate::error::Failure;
-use crate::settings::Settings;
-use crate::settings::args::{PlaceArgs, RepositoryArgs};
+use crate::settings::SourceSettings;
 use crate::settings::missing_colon::hint_at_colon;
 use crate::trees::browse::Browsed;
 
 /// Resolves the repository that has the image.
-pub(super) fn resolve(
-    named: &str,
-    path: &str,
-    repository: &RepositoryArgs,
-    settings: &Settings,
-) -> Result<ImagePlace, Failure> {
-    let place = PlaceArgs::of(format!("{named}:{path}"), repository.clone());
-    let spec = Browsed::resolve(&place, Some(Pin::Head), settings);
+pub(super) fn resolve(named: &str, path: &str, sources: &SourceSettings) -> Result<ImagePlace, Failure> {
+    let place = sources.place(format!("{named}:{path}"));
+    let spec = Browsed::resolve(&place, Some(Pin::Head), sources.user());
     let repository = Box::new(spec.map_err(|failure| hint_at_colon(named, failure))?);
     Ok(ImagePlace::Object { named: named.to_owned(), repository, path: path.to_owned() })
 }

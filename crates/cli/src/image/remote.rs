@@ -15,10 +15,7 @@ use esker_store::{
 };
 
 use crate::error::{Failure, of_store};
-use crate::settings::Settings;
-use crate::settings::args::RepositoryArgs;
-use crate::settings::cache;
-use crate::settings::servers::servers;
+use crate::settings::SourceSettings;
 
 /// The list of an image of half a terabyte with the usual blocks; one with more has longer blocks.
 const LIST_MAX: u64 = 64 << 20;
@@ -59,15 +56,12 @@ impl Target {
 pub(super) fn resolve(
     url: &str,
     digest: Option<Digest>,
-    args: &RepositoryArgs,
-    settings: &Settings,
+    sources: &SourceSettings,
 ) -> Result<ImagePlace, Failure> {
-    let target = Target::parse(url)?;
-    let mut servers = Servers { redirects: true, ..servers(&target.base, args, &settings.environment)? };
-    args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
-    let (place, quota) = cache::with_quota(settings, args)?;
+    let servers = sources.web_server(&Target::parse(url)?.base)?;
+    let (place, quota) = sources.cache()?;
     let (url, digest) = (url.to_owned(), digest.map(|digest| digest.to_string()));
-    let (cache, deadline, kept) = (place.path, args.deadline, servers.kept_authorities());
+    let (cache, deadline, kept) = (place.path, sources.deadline(), servers.kept_authorities());
     Ok(ImagePlace::Url { url, servers, digest, known: None, cache, quota, deadline, kept })
 }
 

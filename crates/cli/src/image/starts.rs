@@ -7,19 +7,13 @@ use esker_squashfs::layout::Superblock;
 use esker_squashfs::{Image, ImageTree, trailer};
 
 use super::ImageNamed;
-use crate::settings::Settings;
-use crate::settings::args::RepositoryArgs;
+use crate::settings::SourceSettings;
 
 impl ImageNamed {
     /// Returns the reads recorded on this node; `None` for an image on a server, from which only needed bytes should
     /// be fetched. Without a cache folder they aren't kept.
-    pub(crate) fn sequences(
-        &self,
-        tree: &ImageTree,
-        repository: &RepositoryArgs,
-        settings: &Settings,
-    ) -> Option<SequenceStore> {
-        recorded(&self.resolve(repository, settings).ok()?, tree)
+    pub(crate) fn sequences(&self, tree: &ImageTree, sources: &SourceSettings) -> Option<SequenceStore> {
+        recorded(&self.resolve(sources).ok()?, tree)
     }
 }
 

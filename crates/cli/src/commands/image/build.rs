@@ -23,8 +23,8 @@ use crate::output::{parse_size, show, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::publisher::Interrupt;
-use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
+use crate::settings::{Settings, SourceSettings};
 
 use from::{ImageSource, Opening};
 
@@ -221,8 +221,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     leave_out.extend(args.image.metadata());
     let mut meter = ProgressMeter::new(args.quiet);
     let opening = Opening {
-        repository: &args.repository,
-        settings,
+        sources: SourceSettings::new(&args.repository, settings),
         xattrs: !args.no_xattrs,
         beside: folder_of(&args.image),
         stop: &stop,

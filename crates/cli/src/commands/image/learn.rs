@@ -10,8 +10,8 @@ use serde_json::json;
 use crate::error::{Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed, brought};
 use crate::output::Output;
-use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
+use crate::settings::{Settings, SourceSettings};
 
 /// Records in an image the parts that programs read when they start.
 ///
@@ -55,7 +55,9 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let known = match &args.from {
             Some(from) => of_other(from)?,
             None => {
-                let seen = named.sequences(&tree, &args.repository, settings).unwrap_or_default();
+                let seen = named
+                    .sequences(&tree, &SourceSettings::new(&args.repository, settings))
+                    .unwrap_or_default();
                 seen.with(&brought(&*image, tree.superblock()))
             }
         };

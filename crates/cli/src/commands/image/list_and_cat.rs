@@ -12,8 +12,8 @@ use crate::commands::{cat, ls};
 use crate::error::{Failure, Kind, warn};
 use crate::image::{self, ImageNamed};
 use crate::output::{Output, lossy};
-use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
+use crate::settings::{Settings, SourceSettings};
 use crate::trees::walk::Walk;
 
 /// Argument that names an image.
@@ -40,7 +40,7 @@ impl NamedArgs {
     /// Opens the image as a sequence of bytes.
     pub(super) fn bytes(&self, settings: &Settings) -> Result<Arc<dyn Image>, Failure> {
         let named = ImageNamed::required(&self.image, &self.how)?;
-        let opened = named.open(&self.repository, settings)?;
+        let opened = named.open(&SourceSettings::new(&self.repository, settings))?;
         warn(named.warning().as_deref());
         Ok(opened.image)
     }

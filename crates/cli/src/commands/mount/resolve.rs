@@ -12,8 +12,8 @@ use crate::image::ImageNamed;
 use crate::logging;
 use crate::mounting::open::mount_options;
 use crate::process::confine;
-use crate::settings::Settings;
 use crate::settings::repository::ResolvedRepository;
+use crate::settings::{Settings, SourceSettings};
 
 /// Resolves the options of a mount. `line` is the command line after the program's name.
 pub(super) fn resolve(
@@ -25,7 +25,7 @@ pub(super) fn resolve(
     let (content, shown_with, source) = match ImageNamed::of(&args.url, &args.image)? {
         Some(image) => {
             args.view.refuse_revision(&args.url)?;
-            let image = image.resolve(&args.repository, settings)?;
+            let image = image.resolve(&SourceSettings::new(&args.repository, settings))?;
             let source = image.describe();
             (ContentSpec::Image(Box::new(image)), args.access.shown_with(Presentation::Erofs), source)
         }

@@ -17,8 +17,7 @@ use super::write_error::of_write;
 use crate::error::{Context, Failure, Kind, chain, of_store, warn};
 use crate::output::size;
 use crate::progress::ProgressMeter;
-use crate::settings::Settings;
-use crate::settings::args::{PlaceArgs, RepositoryArgs};
+use crate::settings::SourceSettings;
 use crate::trees::browse::Browsed;
 
 /// Source of an image.
@@ -92,8 +91,7 @@ fn path_and_tag(text: &str) -> Result<(PathBuf, Option<String>), Failure> {
 
 /// Parameters for opening a source.
 pub(super) struct Opening<'o> {
-    pub(super) repository: &'o RepositoryArgs,
-    pub(super) settings: &'o Settings,
+    pub(super) sources: SourceSettings,
     pub(super) xattrs: bool,
     /// Folder for unpacked layers: beside the image, where room is needed anyway.
     pub(super) beside: &'o Path,
@@ -162,8 +160,8 @@ fn of_stdin() -> Result<Archive, WriteError> {
 }
 
 fn of_repository(place: &str, opening: &Opening<'_>) -> Result<Source, Failure> {
-    let place = PlaceArgs::of(place.to_owned(), opening.repository.clone());
-    let browsed = Browsed::open(&place, opening.settings)?;
+    let place = opening.sources.place(place.to_owned());
+    let browsed = Browsed::open(&place, opening.sources.user())?;
     let top = browsed.walk().resolve(browsed.path(), true)?;
     if top.attr.kind != NodeKind::Directory {
         return Err(Failure::usage(format!("{} is not a directory", browsed.describe())));

@@ -10,16 +10,14 @@ use std::time::Duration;
 use esker_node::repository::engine;
 use esker_oci::{Challenge, Image, Reference, Registry, TokenServer, escaped, token};
 use esker_store::{
-    Callback, Cause, Engine, Fetch, FolderSpool, HttpRequest, KeptAuthorities, Servers, Source, Spool,
-    StoreError, Stored, connect,
+    Callback, Cause, Engine, Fetch, FolderSpool, HttpRequest, KeptAuthorities, Source, Spool, StoreError,
+    Stored, connect,
 };
 
 use super::credentials::{self, Found, Login};
 use super::from::{Opening, of_oci};
 use crate::error::{Failure, chain, of_store};
-use crate::settings::args::RepositoryArgs;
-use crate::settings::environment::Environment;
-use crate::settings::servers::servers;
+use crate::settings::SourceSettings;
 
 /// Accepted types of a manifest: those of OCI, and older ones of Docker.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
@@ -37,15 +35,14 @@ pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<
     let what = format!("docker://{name}");
     let reference = Reference::parse(name).map_err(|error| Failure::usage(chain(&error)))?;
     let failed = |error: StoreError| of_store(&format!("can't ask the registry for {what}"), &error);
-    let engine = engine(opening.repository.deadline, KeptAuthorities::default()).map_err(failed)?;
+    let engine = engine(opening.sources.deadline(), KeptAuthorities::default()).map_err(failed)?;
     let scheme = if insecure { "http" } else { "https" };
     let base = format!("{scheme}://{}/v2", reference.server());
     let web = Web {
-        source: source(&engine, &base, opening.repository, &opening.settings.environment)?,
+        source: source(&engine, &base, &opening.sources)?,
         engine,
-        environment: opening.settings.environment.clone(),
+        sources: opening.sources.clone(),
         reference: reference.clone(),
-        repository: opening.repository.clone(),
         insecure,
         stop: opening.stop.clone(),
         spool: Arc::new(FolderSpool(opening.beside.to_owned())),
@@ -59,24 +56,16 @@ fn with_fields(fields: Option<Arc<[(String, String)]>>) -> HttpRequest {
     HttpRequest { fields, ..HttpRequest::default() }
 }
 
-fn source(
-    engine: &Engine,
-    base: &str,
-    args: &RepositoryArgs,
-    environment: &Environment,
-) -> Result<Arc<dyn Source>, Failure> {
-    let mut servers = Servers { redirects: true, ..servers(base, args, environment)? };
-    args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
-    connect(engine, servers).map_err(|error| of_store(&format!("can't ask {base}"), &error))
+fn source(engine: &Engine, base: &str, sources: &SourceSettings) -> Result<Arc<dyn Source>, Failure> {
+    connect(engine, sources.web_server(base)?).map_err(|error| of_store(&format!("can't ask {base}"), &error))
 }
 
 /// A registry on the web.
 struct Web {
     source: Arc<dyn Source>,
     engine: Engine,
-    environment: Environment,
+    sources: SourceSettings,
     reference: Reference,
-    repository: RepositoryArgs,
     insecure: bool,
     stop: Arc<AtomicBool>,
     spool: Arc<FolderSpool>,
@@ -109,7 +98,7 @@ impl Web {
         let registry = &self.reference.registry;
         let login = credentials::find(
             &self.reference,
-            &credentials::usual_files(|name| self.environment.get(name).map(OsStr::to_owned)),
+            &credentials::usual_files(|name| self.sources.user().environment.get(name).map(OsStr::to_owned)),
         )
         .map_err(io::Error::other)?;
         let authorization = match &challenge {
@@ -154,8 +143,8 @@ impl Web {
         let parts =
             realm.rsplit_once('/').filter(|(base, file)| base.len() > "https://".len() && !file.is_empty());
         let (base, file) = parts.ok_or_else(|| io::Error::other(format!("{realm} can't have tokens")))?;
-        let source = source(&self.engine, base, &self.repository, &self.environment)
-            .map_err(|error| io::Error::other(error.message))?;
+        let source =
+            source(&self.engine, base, &self.sources).map_err(|error| io::Error::other(error.message))?;
         let query = server.query(&self.reference.name);
         let what = format!("a token from {realm}");
         let fetch = match login.map(|found| &found.login) {
