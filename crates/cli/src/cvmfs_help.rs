@@ -13,7 +13,7 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("mount -t cvmfs NAME DIR", "esker mount NAME DIR"),
     ("umount DIR, cvmfs_config umount", "esker umount DIR"),
     ("cvmfsexec NAME -- COMMAND", "esker run NAME -- COMMAND"),
-    ("cvmfs_config setup", "esker setup"),
+    ("cvmfs_config setup", "esker setup mount"),
     ("cvmfs_config chksetup", "esker config check"),
     ("cvmfs_config showconfig NAME", "esker config show NAME --origin"),
     ("cvmfs_config probe", "esker doctor"),
