@@ -7,7 +7,7 @@ endif
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 ESKER := $(TARGET_DIR)/$(TRIPLE)/release/esker
 
-.PHONY: demo check test lint soak canary release
+.PHONY: demo check test lint soak canary release client
 
 # Publishes a folder, serves it, mounts it, times a command from it, cleans up: make demo [DIR=… CMD=… VIA=mount|run].
 # The shell of the command sees what was typed, dollar signs included.
@@ -38,6 +38,7 @@ test: $(if $(GIVEN),,release)
 lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked -p esker-cli --no-default-features -- -D warnings
 	scripts/deny.sh
 
 # The long tests, at full length; reports go to docs/reports/.
@@ -57,3 +58,10 @@ release:
 	scripts/release.sh $(TRIPLE) -p esker-cli
 	scripts/strip.sh $(ESKER)
 	scripts/static.sh $(ESKER)
+
+# A smaller binary for nodes that mount, run and build images: no commands of publishers and servers, no object storage.
+CLIENT := $(TARGET_DIR)/$(TRIPLE)/client/esker
+client:
+	PROFILE=client scripts/release.sh $(TRIPLE) -p esker-cli --no-default-features
+	scripts/strip.sh $(CLIENT) 19000000
+	scripts/static.sh $(CLIENT)

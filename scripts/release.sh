@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds statically linked release binaries: release.sh TRIPLE CARGO-ARGUMENTS…
+# Builds statically linked binaries with the profile $PROFILE, `release` by default: release.sh TRIPLE CARGO-ARGUMENTS…
 set -euo pipefail
 triple=$1
 shift
@@ -26,4 +26,4 @@ for option in --icf=all -z,pack-relative-relocs; do
 done
 
 # Naming the target, even the host's own, keeps the flags away from build scripts and procedural macros.
-cargo build --locked --release --target "$triple" --config "target.$triple.rustflags=[$flags]" "$@"
+cargo build --locked --profile "${PROFILE:-release}" --target "$triple" --config "target.$triple.rustflags=[$flags]" "$@"

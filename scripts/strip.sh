@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Moves the symbols of an ELF file to FILE.debug, where debuggers and `perf` find them through its debug link.
+# Moves the symbols of an ELF file to FILE.debug, where debuggers and `perf` find them through its debug link: strip.sh FILE [LIMIT].
 set -euo pipefail
 binary=$1
 # Both programs belong to binutils, which a C compiler for Linux brings along. A stripped file stays as it is, so that a second
@@ -13,4 +13,5 @@ size=$(stat -c %s "$binary")
 # 31.75 MB: the binary is copied to nodes and into images. Object storage and the server's pages took 5 MB of it; supervision, metrics,
 # traces and confinement 2 MB, resolved options of mounts, reloads and records of open work 0.8 MB, sealed containers, helpers of
 # servers and the proxy's checks 0.5 MB; the crates that took the place of `admin`, and an error for each operation, 0.3 MB.
-[ "$size" -lt 31750000 ] || { printf '%s has %s bytes; 31750000 are allowed\n' "$binary" "$size" >&2; exit 1; }
+limit=${2:-31750000}
+[ "$size" -lt "$limit" ] || { printf '%s has %s bytes; %s are allowed\n' "$binary" "$size" "$limit" >&2; exit 1; }
