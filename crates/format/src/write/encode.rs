@@ -6,12 +6,12 @@
 use std::fmt;
 
 /// Level of the fast encoder: its output is no larger than zlib's at the default level, in a third of the
-/// time (measured in `docs/decisions`).
+/// time (measured in `docs/reports/encoders.md`).
 const FAST_LEVEL: i32 = 6;
 /// Level of zstd for small content, which takes no more bytes than zlib; level 3 takes 5 % more.
 const ZSTD_LEVEL: i32 = 6;
 /// Level of zstd for large content: an eighth fewer bytes than zlib, in less than half of the time of level 6, which
-/// would save another 7 % (measured in `docs/decisions`).
+/// would save another 7 % (measured in `docs/reports/encoders.md`).
 const ZSTD_LEVEL_LARGE: i32 = 3;
 /// Maximum length of small content. Up to this length, zstd has other parameters for each level.
 const ZSTD_SMALL_MAX: usize = 128 << 10;
