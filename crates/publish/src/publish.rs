@@ -25,6 +25,7 @@ use crate::revision::{Context, PublishOptions, until_kept};
 use crate::scan::Scan;
 use crate::source::{Facts, Source, pack_xattrs, read_xattr_pairs};
 use crate::source_entry;
+use crate::staged::Staged;
 
 /// Description of a publish.
 pub struct Publish<'r> {
@@ -64,18 +65,8 @@ impl Publish<'_> {
 
     fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, PublishError> {
         let context = self.context(repository, base, now)?;
-        context.check_tag(&self.options)?;
-        let mut plan = self.plan(&context)?;
-        let scanned = context.seconds();
-        context.check_files(&plan.changes)?;
-        context.confirm_shrink(plan.differences.removed.total(), &mut self.options)?;
         let index = ContentIndex::of(repository).kept();
-        let contents = context.store_folder(&self.source, &plan, (&index, false), &mut self.options)?;
-        resolve(&context, &mut plan, &contents)?;
-        if !context.target.is_empty() {
-            // The source has nothing of the directories elsewhere.
-            context.follow_rules(&mut plan.changes)?;
-        }
+        let (mut plan, scanned) = self.store(&context, &index)?;
         let mut report = context.report(plan.differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
@@ -83,6 +74,35 @@ impl Publish<'_> {
         report.remembered(context.file_index.write(std::mem::take(&mut plan.records)));
         report.seconds.total = context.seconds();
         Ok(report)
+    }
+
+    /// Stores the contents of the source and the catalogs that have it, and publishes neither. Returns the unpublished revision, and
+    /// the published one that it was made of; without a difference they are the same.
+    pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, PublishError> {
+        let base = repository.begin_on(self.options.tag.branch.as_ref())?;
+        let _held = repository.hold(&base)?;
+        let context = self.context(repository, base, now)?;
+        let index = ContentIndex::of(repository).kept();
+        let (plan, _) = self.store(&context, &index)?;
+        let warnings = index.write().err().map(|error| error.to_string()).into_iter().collect();
+        Staged::new(&context, &plan.changes, &mut self.options, warnings)
+    }
+
+    /// Compares the source with the published revision, and stores what is new. Returns the changes, and the seconds after which the
+    /// comparison ended.
+    fn store(&mut self, context: &Context<'_>, index: &ContentIndex) -> Result<(Plan, f64), PublishError> {
+        context.check_tag(&self.options)?;
+        let mut plan = self.plan(context)?;
+        let scanned = context.seconds();
+        context.check_files(&plan.changes)?;
+        context.confirm_shrink(plan.differences.removed.total(), &mut self.options)?;
+        let contents = context.store_folder(&self.source, &plan, (index, false), &mut self.options)?;
+        resolve(context, &mut plan, &contents)?;
+        if !context.target.is_empty() {
+            // The source has nothing of the directories elsewhere.
+            context.follow_rules(&mut plan.changes)?;
+        }
+        Ok((plan, scanned))
     }
 
     fn context<'c>(
