@@ -188,6 +188,11 @@ fn publish(
     if let Some(age) = context.repository.settings().automatic_tags_age() {
         history.remove_automatic(UnixTime(written.now.0.saturating_sub(age)));
     }
+    if let Some(rules) = context.submission {
+        rules.tags_before.into_iter().for_each(|time| drop(history.remove_automatic(time)));
+        history.remove(rules.removed_tags)?;
+        (rules.before_head)(&written.root.hash, written.revision)?;
+    }
     let same = lock.same_revision(context.now);
     let next = if options.tag.branch.is_some() {
         Next { history: Some(history), branch_root: Some(written.root.hash), ..same }

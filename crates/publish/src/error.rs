@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use esker_format::hash::ContentHash;
+use esker_format::reflog::ReflogError;
 use esker_format::write::history::TagError;
 use esker_repository::RepositoryError;
 use esker_store::StoreError;
@@ -55,6 +57,24 @@ pub enum PublishError {
         /// Reason for the refusal.
         reason: String,
     },
+    /// A submission was built on no revision of the repository.
+    #[error(
+        "the submitted catalogs were built on {}, which is no revision of this repository; begin again on the newest one",
+        .base.map_or_else(|| "nothing".to_owned(), |base| base.to_string())
+    )]
+    UnknownBase {
+        /// The revision that the catalogs name.
+        base: Option<ContentHash>,
+    },
+    /// The list of revisions can't be read.
+    #[error("the reflog can't be read")]
+    Reflog {
+        /// Cause of the failure.
+        source: ReflogError,
+    },
+    /// A submission may not be published any more.
+    #[error("{0}")]
+    Withdrawn(String),
     /// A message has no tag to be stored with.
     #[error(
         "the message can't be stored: a message belongs to a tag, and this repository gives none to its revisions by itself"

@@ -49,6 +49,7 @@ mod snapshots;
 mod source;
 mod source_entry;
 mod staged;
+mod submission;
 mod tags;
 mod trigger_flags;
 
@@ -75,4 +76,5 @@ pub use rollback::{Rollback, RollbackReport};
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
 pub use staged::Staged;
+pub use submission::{Submission, SubmissionRules, Submitted};
 pub use tags::{BranchInfo, TagChange, TagInfo, TagReport};

@@ -35,6 +35,7 @@ use crate::report::Report;
 use crate::shrink::Shrink;
 use crate::snapshots;
 use crate::source::Source;
+use crate::submission::SubmissionRules;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
@@ -80,6 +81,8 @@ pub(crate) struct Context<'r> {
     pub(crate) target: Vec<u8>,
     pub(crate) now: UnixTime,
     pub(crate) started: Instant,
+    /// Rules of a submission; none for a publisher with keys.
+    pub(crate) submission: Option<SubmissionRules<'r>>,
     empty: Empty,
 }
 
@@ -180,6 +183,7 @@ impl<'r> Context<'r> {
             filter: Filter::default(),
             base,
             repository,
+            submission: None,
             target: Vec::new(),
             now,
             started,

@@ -27,6 +27,7 @@ mod settings;
 mod side_by_side;
 mod snapshots;
 mod special_files;
+mod submission;
 mod tags;
 mod time_travel;
 mod upper;
