@@ -39,11 +39,11 @@ impl<T: Send + 'static> Callback<T> {
     /// Calls a function with a callback and waits for the result, or for an interruption of the process. For tools, tests
     /// and start-up; never on a thread that serves others.
     pub fn wait(ask: impl FnOnce(Callback<T>)) -> Result<T, StoreError> {
-        Self::wait_unless(ask, is_over)
+        Self::wait_unless(ask, || false)
     }
 
-    /// Waits like `wait`, until `is_over` returns true, which is called at intervals.
-    pub fn wait_unless(ask: impl FnOnce(Callback<T>), is_over: impl Fn() -> bool) -> Result<T, StoreError> {
+    /// Waits like `wait`, also until `is_late` returns true, which is called at intervals.
+    pub fn wait_unless(ask: impl FnOnce(Callback<T>), is_late: impl Fn() -> bool) -> Result<T, StoreError> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         ask(Callback::new(move |outcome| {
             // The receiver lives until it has the one outcome.
@@ -53,7 +53,7 @@ impl<T: Send + 'static> Callback<T> {
             match receiver.recv_timeout(POLL_INTERVAL) {
                 Ok(outcome) => return outcome,
                 Err(RecvTimeoutError::Disconnected) => return Err(closed()),
-                Err(RecvTimeoutError::Timeout) if is_over() => {
+                Err(RecvTimeoutError::Timeout) if is_late() || is_over() => {
                     return Err(StoreError::new("a request", Cause::Interrupted));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
