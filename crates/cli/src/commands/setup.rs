@@ -11,9 +11,9 @@ use crate::output::Output;
 use crate::settings::Settings;
 
 commands! {
-    /// Writes files of autofs, systemd or fstab that mount, replicate or serve repositories, and imports domains.
+    /// Writes files that mount, replicate or serve repositories, and imports domains.
     ///
-    /// `esker setup undo` removes what was written.
+    /// The files are those of autofs, systemd or fstab. `esker setup undo` removes what was written.
     ///
     /// Example: esker setup mount --root stage --program /usr/bin/esker
     args, call;
