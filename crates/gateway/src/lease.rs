@@ -158,9 +158,13 @@ pub struct Leases {
 }
 
 impl Lease {
-    /// Returns true if no other publisher may have the directory.
+    /// Returns true if no other publisher may have the directory. One whose head is being replaced keeps it until that is over.
     pub fn is_held(&self, now: Millis) -> bool {
-        !matches!(self.state, State::Ended { .. }) && self.expires > now
+        match self.state {
+            State::Open | State::Committing { candidate: None, .. } => self.expires > now,
+            State::Committing { candidate: Some(_), .. } => true,
+            State::Ended { .. } => false,
+        }
     }
 
     /// Returns true if the lease needs no record any more. That of a commit is needed until its end is known.
@@ -207,25 +211,45 @@ impl Leases {
         if lease.is_held(now) { Ok(lease) } else { Err(Refused::Unknown) }
     }
 
+    /// Returns the lease of a token, whether it is held or not.
+    pub fn get(&self, token: &Token) -> Option<&Lease> {
+        self.all.get(token)
+    }
+
     fn of_key(&self, token: &Token, key: &str) -> Result<&Lease, Refused> {
         let lease = self.all.get(token).ok_or(Refused::Unknown)?;
         if lease.key == key { Ok(lease) } else { Err(Refused::OtherKey) }
     }
 
-    /// Plans a new lease under a token that is not used yet.
-    pub fn acquire(&self, token: Token, lease: Lease, now: Millis) -> Result<Change, Refused> {
+    /// Plans a new lease under a token that is not used yet. Expired leases that overlap it end for good: whatever the clock of
+    /// the machine says later, no two leases of a directory are held.
+    pub fn acquire(&self, token: Token, lease: Lease, now: Millis) -> Result<Vec<Change>, Refused> {
         match self.held(now).find(|(_, other)| other.path.overlaps(&lease.path)) {
             Some((_, other)) => {
                 let remaining = Millis(other.expires.0.saturating_sub(now.0).max(0));
                 Err(Refused::Busy { path: other.path.clone(), remaining })
             }
-            None => Ok(Change::put(token, lease)),
+            None => {
+                let over = self.all.iter().filter(|(_, other)| {
+                    other.path.overlaps(&lease.path) && !matches!(other.state, State::Ended { .. })
+                });
+                let over = over.map(|(token, other)| match other.state {
+                    State::Committing { .. } => {
+                        Change::put(token.clone(), Lease { expires: Millis(0), ..other.clone() })
+                    }
+                    _ => Change::Remove(token.clone()),
+                });
+                Ok(over.chain([Change::put(token.clone(), lease.clone())]).collect())
+            }
         }
     }
 
     /// Plans another end of a lease; an earlier one stays.
     pub fn renew(&self, token: &Token, key: &str, expires: Millis, now: Millis) -> Result<Change, Refused> {
         let lease = self.find(token, key, now)?;
+        if lease.expires <= now {
+            return Err(Refused::Unknown);
+        }
         Ok(Change::put(token.clone(), Lease { expires: lease.expires.max(expires), ..lease.clone() }))
     }
 
@@ -265,9 +289,9 @@ impl Leases {
         }
     }
 
-    /// Plans the note of the revision that the head is about to name; refused if the lease has expired meanwhile.
+    /// Plans the note of the revision that the head is about to name. Refused if the lease has expired.
     pub fn replace_head(&self, token: &Token, candidate: Candidate, now: Millis) -> Result<Change, Refused> {
-        let lease = self.all.get(token).filter(|lease| lease.is_held(now)).ok_or(Refused::Unknown)?;
+        let lease = self.all.get(token).filter(|lease| lease.expires > now).ok_or(Refused::Unknown)?;
         let State::Committing { request, .. } = &lease.state else { return Err(Refused::Unknown) };
         let state = State::Committing { request: request.clone(), candidate: Some(candidate) };
         Ok(Change::put(token.clone(), Lease { state, ..lease.clone() }))
