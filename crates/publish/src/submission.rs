@@ -74,17 +74,20 @@ impl Submission<'_> {
     /// Fails with [`esker_repository::RepositoryError::Collected`] if objects of the submission are no longer stored: its publisher
     /// has to store them again.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Submitted, PublishError> {
-        let base = self.base(repository)?;
+        // Catalogs that it has read are not read again for the base.
+        let submitted = Published::with_root(repository.storage().sink().clone(), self.root, None);
+        let base = self.base(repository, &submitted)?;
         let _held = repository.hold(&base)?;
         let mut context = Context::without_index(repository, base, now)?;
+        context.published = submitted.other((base.root, base.size));
         context.target = path::normalise(&self.directory)?;
         context.submission = Some(self.rules);
         context.check_tag(&self.options)?;
-        let mut found = self.changes(&context)?;
+        let found = self.changes(&context, &submitted)?;
         context.check_files(&found.changes)?;
         context.confirm_shrink(found.differences.removed.total(), &mut self.options)?;
         let mut report = context.report(found.differences);
-        context.publish(&std::mem::take(&mut found.changes), None, &mut self.options, &mut report)?;
+        context.publish(&found.changes, None, &mut self.options, &mut report)?;
         Ok(Submitted {
             report,
             base: base.root,
@@ -94,42 +97,28 @@ impl Submission<'_> {
     }
 
     /// Finds the revision that the submission was built on.
-    fn base(&self, repository: &Repository) -> Result<Base, PublishError> {
-        let mut root = self.root;
+    fn base(&self, repository: &Repository, submitted: &Published) -> Result<Base, PublishError> {
+        let mut root = submitted.root()?;
         for _ in 0..CHAIN_MAX {
-            let previous = self.properties(repository, root)?.0;
-            let Some(previous) = previous.filter(|hash| !hash.is_null()) else { break };
-            if !(self.is_own)(&previous) {
-                return match is_revision(repository, &previous)? {
-                    true => {
-                        let (_, revision) = self.properties(repository, previous)?;
-                        // What the publisher stored, and what it found stored, may have been collected before this began, so
-                        // the commit looks whether it is there, as after a collect that no base has seen.
-                        Ok(Base { revision, root: previous, size: None, collections: u64::MAX })
-                    }
-                    false => Err(PublishError::UnknownBase { base: Some(previous) }),
-                };
+            let previous = root.catalog.properties().previous_revision.filter(|hash| !hash.is_null());
+            let Some(previous) = previous else { break };
+            let is_own = (self.is_own)(&previous);
+            if !is_own && !is_revision(repository, &previous)? {
+                return Err(PublishError::UnknownBase { base: Some(previous) });
             }
-            root = previous;
+            root = submitted.other((previous, None)).root()?;
+            if !is_own {
+                // What the publisher stored, and what it found stored, may have been collected before this began, so the
+                // commit looks whether it is there, as after a collect that no base has seen.
+                let revision = root.catalog.properties().revision;
+                return Ok(Base { revision, root: previous, size: None, collections: u64::MAX });
+            }
         }
         Err(PublishError::UnknownBase { base: None })
     }
 
-    /// Returns the revision before that of a root catalog, and the number of its own.
-    fn properties(
-        &self,
-        repository: &Repository,
-        root: ContentHash,
-    ) -> Result<(Option<ContentHash>, u64), PublishError> {
-        let published = Published::with_root(repository.storage().sink().clone(), root, None);
-        let catalog = published.root()?;
-        let properties = catalog.catalog.properties();
-        Ok((properties.previous_revision, properties.revision))
-    }
-
     /// Compares the submission with its base.
-    fn changes(&self, context: &Context<'_>) -> Result<Found, PublishError> {
-        let submitted = context.published.other((self.root, None));
+    fn changes(&self, context: &Context<'_>, submitted: &Published) -> Result<Found, PublishError> {
         let mut found = Found::default();
         let mut grouped = BTreeSet::new();
         // Removals below a removed directory go with it.
