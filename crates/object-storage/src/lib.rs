@@ -22,9 +22,9 @@ mod settings;
 mod url;
 
 pub use address::{is_bucket, reading_url};
-pub use connect::connect;
+pub use connect::{connect, open_storage};
 #[cfg(feature = "providers")]
 pub use providers::ObjectSink;
-pub use providers::{connect_bucket, open_storage, public_url};
+pub use providers::{connect_bucket, public_url};
 pub use settings::{Environment, StorageSettings};
 pub use url::{Bucket, Provider, StorageUrl};

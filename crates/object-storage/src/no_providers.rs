@@ -2,21 +2,14 @@
 
 use std::sync::Arc;
 
-use esker_store::{Cause, Disk, Engine, LocalSink, Sink, Source, StorageProblem, StoreError};
+use esker_store::{Cause, Engine, Sink, Source, StorageProblem, StoreError};
 
 use crate::settings::StorageSettings;
-use crate::url::{Bucket, StorageUrl};
+use crate::url::Bucket;
 
-/// Opens a folder on this disk to publish to, and refuses a bucket.
-pub fn open_storage(
-    url: &StorageUrl,
-    _: &StorageSettings,
-    disk: Arc<dyn Disk>,
-) -> Result<Arc<dyn Sink>, StoreError> {
-    match url {
-        StorageUrl::Folder(folder) => Ok(Arc::new(LocalSink::on(folder, disk))),
-        StorageUrl::Bucket(bucket) => Err(refused(bucket)),
-    }
+/// Refuses to publish to a bucket.
+pub(crate) fn bucket_sink(bucket: &Bucket, _: &StorageSettings) -> Result<Arc<dyn Sink>, StoreError> {
+    Err(refused(bucket))
 }
 
 /// Refuses to read from a bucket.
