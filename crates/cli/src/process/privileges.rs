@@ -73,8 +73,8 @@ pub(crate) fn named(user: Option<&str>) -> Result<Option<Account>, Failure> {
 
 /// A server that root starts, with ids of its own for machines without a user `esker`.
 ///
-/// The ids lie between those of systemd's dynamic users (61184 to 65519) and `nobody` (65534), which other programs use.
-/// No system gives them to users, and Debian reserves them.
+/// Esker's ids lie between those of systemd's dynamic users (61184 to 65519) and `nobody` (65534): other programs use these.
+/// No system gives Esker's ids to users, and Debian reserves them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     Serve = 65521,
