@@ -11,9 +11,9 @@ use crate::machine::setup::Plan;
 use crate::output::{Output, parse_duration, tell};
 use crate::settings::Settings;
 
-/// Imports domains: adds the servers and public keys of their repositories, for all users as root, for this user otherwise.
+/// Imports domains: adds the servers and keys of their repositories, as root for all users.
 ///
-/// Shows the keys and asks for confirmation; without a terminal, --yes or --fingerprint is required.
+/// Other users import for themselves. Shows the keys and asks for confirmation; without a terminal, --yes or --fingerprint is required.
 ///
 /// Example: esker setup import /cvmfs/config.example.org example.org
 #[derive(clap::Args, Debug)]
