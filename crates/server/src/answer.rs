@@ -109,6 +109,11 @@ impl Answer {
         answer
     }
 
+    /// Returns the name of the status.
+    pub(crate) fn reason(&self) -> &'static str {
+        words(self.status)
+    }
+
     pub(crate) fn method() -> Self {
         Self::failure(METHOD)
     }

@@ -56,4 +56,6 @@ pub struct Options {
     pub geo: Option<Arc<GeoDatabase>>,
     /// Repositories in object storage.
     pub storages: Option<StorageOptions>,
+    /// Number of threads for work that blocks; none for as many as reading files needs.
+    pub blocking_threads: Option<usize>,
 }

@@ -105,7 +105,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             // Workers wait for the disk where a file system can't tell what is in memory, so more of them than cores.
             .worker_threads((2 * cores).max(8))
-            .max_blocking_threads(readers)
+            .max_blocking_threads(options.blocking_threads.unwrap_or(readers))
             .thread_name("serve")
             .enable_all()
             .build()

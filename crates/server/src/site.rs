@@ -222,11 +222,11 @@ impl Files {
 pub(crate) struct Pages(pub(crate) Router);
 
 impl Pages {
-    async fn page(&self, call: Call) -> Response<Body> {
+    pub(crate) async fn page(&self, call: Call) -> Response<Body> {
         use hyper::service::Service;
-        let Call { mut parts, exchange, .. } = call;
+        let Call { mut parts, exchange, upload, .. } = call;
         parts.extensions.insert(exchange);
-        let request = hyper::Request::from_parts(parts, axum::body::Body::empty());
+        let request = hyper::Request::from_parts(parts, axum::body::Body::new(upload));
         match TowerToHyperService::new(self.0.clone()).call(request).await {
             Ok(response) => response.map(Body::page),
             Err(never) => match never {},

@@ -19,6 +19,7 @@ mod plain;
 pub(crate) mod request;
 pub(crate) mod shares;
 mod strangers;
+pub(crate) mod upload;
 pub(crate) mod wire;
 
 use std::net::{IpAddr, SocketAddr};
@@ -36,6 +37,7 @@ use self::exchange::Exchange;
 use self::pending_clients::PendingClients;
 use self::request::Request;
 use self::shares::Shares;
+use self::upload::Upload;
 use crate::answer::Answer;
 use crate::counters::{Counters, Limit};
 use crate::metrics::Kind;
@@ -51,6 +53,8 @@ pub(crate) struct Call {
     pub(crate) request: Request,
     /// Method, target, version and fields as received.
     pub(crate) parts: Parts,
+    /// Body of the request; empty unless the handler takes one.
+    pub(crate) upload: Upload,
     /// State of the connection.
     pub(crate) exchange: Arc<Exchange>,
 }
@@ -67,8 +71,18 @@ pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>
 
 /// Answers requests.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Answers a request with GET, HEAD or another method without a body.
+    /// Answers a request.
     fn answer(self: Arc<Self>, call: Call) -> Answering;
+
+    /// Returns the largest length of a request's body. Requests with a longer one are refused.
+    fn body_max(&self) -> u64 {
+        0
+    }
+
+    /// Returns a refusal of the transport in the form that the clients read.
+    fn failure(&self, answer: Answer) -> Answer {
+        answer
+    }
 
     /// Answers a GET that depends on its path alone, if that needs no waiting; `None` to be asked for the same by
     /// [`Self::answer`].

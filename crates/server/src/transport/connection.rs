@@ -24,6 +24,7 @@ use super::http2;
 use super::pending_clients::PendingClient;
 use super::plain::{self, Outcome};
 use super::request::{self, Refusal};
+use super::upload::Upload;
 use super::wire::Wire;
 use super::{Call, Transport};
 use crate::answer::Answer;
@@ -122,7 +123,7 @@ async fn serve(mut gate: Gate, exchange: &Arc<Exchange>, first: Next) {
                     Ok(parts) => gate = parts.io,
                     Err(_) => return,
                 }
-                if exchange.is_last() {
+                if exchange.is_last() || gate.has_body() {
                     return Box::pin(gate.part()).await;
                 }
             }
@@ -138,7 +139,7 @@ async fn serve(mut gate: Gate, exchange: &Arc<Exchange>, first: Next) {
 async fn turn_away(mut gate: Gate, exchange: &Arc<Exchange>, first: &Next) {
     // A connection of HTTP/2 is closed without a word, because its answers are more than a text.
     if matches!(first, Next::Head | Next::Refused(_)) {
-        let answer = Answer::too_many(Duration::from_secs(1));
+        let answer = exchange.transport.handler.failure(Answer::too_many(Duration::from_secs(1)));
         let report = Report::new(exchange.clone(), None, None);
         let sent = gate.send(&answer.whole()).await;
         report.done(answer.status, answer.len(), sent.is_ok());
@@ -148,7 +149,7 @@ async fn turn_away(mut gate: Gate, exchange: &Arc<Exchange>, first: &Next) {
 
 /// Answers a request that hyper must not see, and closes the connection.
 async fn refuse(mut gate: Gate, exchange: &Arc<Exchange>, refusal: Refusal) {
-    let answer = Answer::refusal(refusal);
+    let answer = exchange.transport.handler.failure(Answer::refusal(refusal));
     let (status, len) = (answer.status, answer.len());
     let report = Report::new(exchange.clone(), None, None);
     let sent = gate.send(&answer.whole()).await;
@@ -179,13 +180,17 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
     let line = exchange.transport.counters.line(&parts, exchange.client);
     let mut report = Report::new(exchange.clone(), open, line);
     let path = parts.uri.path().to_owned();
-    let (response, keep_alive) = match request::Request::of(&parts) {
-        Ok(_) if !body.is_end_stream() => (Answer::refusal(Refusal::Body).into_response(), false),
+    let handler = &exchange.transport.handler;
+    let failed = |answer| handler.failure(answer).into_response();
+    // The length of a body of HTTP/2 may be unknown.
+    let fits = body.size_hint().exact().is_some_and(|len| len <= handler.body_max());
+    let (response, keep_alive) = match request::Request::of(&parts, handler.body_max()) {
+        Ok(_) if !body.is_end_stream() && !fits => (failed(Answer::refusal(Refusal::Body)), false),
         Ok(request) => match exchange.transport.over_rate(exchange.client.ip()) {
-            None => handled(&exchange, request, parts).await,
-            Some(wait) => (Answer::too_many(wait).into_response(), request.keep_alive),
+            None => handled(&exchange, request, parts, body).await,
+            Some(wait) => (failed(Answer::too_many(wait)), request.keep_alive),
         },
-        Err(refusal) => (Answer::refusal(refusal).into_response(), false),
+        Err(refusal) => (failed(Answer::refusal(refusal)), false),
     };
     report.of(response.extensions().get().copied().unwrap_or(Kind::Refused));
     report.path(path);
@@ -216,9 +221,12 @@ async fn handled(
     exchange: &Arc<Exchange>,
     request: request::Request,
     parts: Parts,
+    body: Incoming,
 ) -> (Response<Body>, bool) {
     let keep_alive = request.keep_alive;
-    let call = Call { request, parts, exchange: exchange.clone() };
+    let longest = exchange.patience(body.size_hint().exact().unwrap_or(0));
+    let upload = Upload::new(body, exchange.transport.limits.stall, longest);
+    let call = Call { request, parts, upload, exchange: exchange.clone() };
     let mut response = exchange.transport.handler.clone().answer(call).await;
     response.extensions_mut().get_or_insert_default::<Kind>();
     (response, keep_alive && !exchange.streams())

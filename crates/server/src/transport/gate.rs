@@ -24,6 +24,8 @@ use super::wire::Wire;
 
 /// Maximum number of bytes in one receive. A request usually has a few hundred.
 const RECEIVE_MAX: usize = 2048;
+/// The same of the body of a request.
+const BODY_RECEIVE_MAX: usize = 16 * 1024;
 /// Maximum number of bytes read and dropped before closing, so that the client still receives the response.
 const LINGER_BYTES_MAX: u64 = 256 * 1024;
 /// Time limit for reading these bytes.
@@ -48,6 +50,8 @@ pub(crate) struct Gate {
     received: Vec<u8>,
     /// Number of these bytes that hyper may read.
     passes: usize,
+    /// Number of bytes of the request's body that hyper has not read.
+    body: u64,
     /// True once the connection speaks HTTP/2: hyper reads everything.
     is_open: bool,
     exchange: Arc<Exchange>,
@@ -67,6 +71,7 @@ impl Gate {
             wire,
             received: Vec::new(),
             passes: 0,
+            body: 0,
             is_open: false,
             exchange,
             is_flushed: true,
@@ -109,10 +114,10 @@ impl Gate {
 
     /// Returns what the received bytes begin with; `None` if that is incomplete.
     fn check(&mut self) -> Option<Next> {
-        match request::check(&self.received) {
+        match request::check(&self.received, self.exchange.transport.handler.body_max()) {
             Checked::Partial => None,
-            Checked::Whole(len) => {
-                self.passes = len;
+            Checked::Whole(len, body) => {
+                (self.passes, self.body) = (len, body);
                 Some(Next::Head)
             }
             Checked::Preface => {
@@ -219,6 +224,28 @@ impl Gate {
         .await
     }
 
+    /// Returns true if a part of the request was not read; the next one begins somewhere behind it.
+    pub(crate) fn has_body(&self) -> bool {
+        self.body > 0
+    }
+
+    /// Hands hyper the next bytes of the request's body.
+    fn read_body(&mut self, cx: &mut Context<'_>, mut buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        let room = usize::try_from(self.body).unwrap_or(usize::MAX).min(buffer.remaining());
+        if !self.received.is_empty() {
+            self.passes = self.received.len().min(room);
+            self.body -= self.passes as u64;
+            self.hand_over(buffer);
+            return Poll::Ready(Ok(()));
+        }
+        let mut bytes = [0; BODY_RECEIVE_MAX];
+        let mut received = ReadBuf::new(bytes.get_mut(..room.min(BODY_RECEIVE_MAX)).unwrap_or_default());
+        ready!(Pin::new(&mut self.wire).poll_read(cx, &mut received))?;
+        self.body -= received.filled().len() as u64;
+        buffer.put_slice(received.filled());
+        Poll::Ready(Ok(()))
+    }
+
     /// Sends what TLS still holds.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| hyper::rt::Write::poll_flush(Pin::new(&mut *self), cx)).await
@@ -303,6 +330,9 @@ impl hyper::rt::Read for Gate {
             ready!(Pin::new(&mut this.wire).poll_read(cx, &mut received))?;
             buffer.put_slice(received.filled());
             return Poll::Ready(Ok(()));
+        }
+        if this.body > 0 {
+            return this.read_body(cx, buffer);
         }
         // The next request of a client that doesn't wait for responses.
         if !this.exchange.is_last() && matches!(this.check(), Some(Next::Head)) {

@@ -50,15 +50,15 @@ pub(crate) enum Refusal {
 pub(crate) enum Checked {
     /// The request is incomplete.
     Partial,
-    /// A request of HTTP/1 with a head of this length.
-    Whole(usize),
+    /// A request of HTTP/1 with a head of this length, and a body of this one.
+    Whole(usize, u64),
     /// The first bytes of an HTTP/2 connection.
     Preface,
     Refused(Refusal),
 }
 
-/// Checks the request head at the start of `bytes`.
-pub(crate) fn check(bytes: &[u8]) -> Checked {
+/// Checks the request head at the start of `bytes`; its body may have `body_max` bytes.
+pub(crate) fn check(bytes: &[u8], body_max: u64) -> Checked {
     if bytes.starts_with(PREFACE) {
         return Checked::Preface;
     }
@@ -85,13 +85,14 @@ pub(crate) fn check(bytes: &[u8]) -> Checked {
     if lines.iter().enumerate().any(is_bare) {
         return Checked::Refused(Refusal::Malformed);
     }
-    match judge(&head) {
-        Ok(()) => Checked::Whole(len),
+    match judge(&head, body_max) {
+        Ok(body) => Checked::Whole(len, body),
         Err(refusal) => Checked::Refused(refusal),
     }
 }
 
-fn judge(head: &httparse::Request<'_, '_>) -> Result<(), Refusal> {
+/// Returns the length of the body.
+fn judge(head: &httparse::Request<'_, '_>, body_max: u64) -> Result<u64, Refusal> {
     let (Some(target), Some(version)) = (head.path, head.version) else { return Err(Refusal::Malformed) };
     path(target).filter(|_| target.bytes().all(is_target)).ok_or(Refusal::Malformed)?;
     // A target with a server in front has more rules, and only clients of a proxy send one.
@@ -99,13 +100,16 @@ fn judge(head: &httparse::Request<'_, '_>) -> Result<(), Refusal> {
         target.parse::<Uri>().map_err(|_| Refusal::Malformed)?;
     }
     let fields = head.headers.iter().map(|field| (field.name, field.value));
-    let hosts = judge_fields(fields)?;
-    if hosts > 1 || (version == 1 && hosts == 0) { Err(Refusal::Malformed) } else { Ok(()) }
+    let (hosts, body) = judge_fields(fields, body_max)?;
+    if hosts > 1 || (version == 1 && hosts == 0) { Err(Refusal::Malformed) } else { Ok(body) }
 }
 
-/// Refuses fields that are ambiguous or announce a body; returns the number of `Host` fields.
-fn judge_fields<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Result<usize, Refusal> {
-    let (mut hosts, mut ranges, mut conditions) = (0, 0, 0);
+/// Refuses ambiguous fields and bodies of other lengths. Returns the number of `Host` fields, and the length of the body.
+fn judge_fields<'a>(
+    fields: impl Iterator<Item = (&'a str, &'a [u8])>,
+    body_max: u64,
+) -> Result<(usize, u64), Refusal> {
+    let (mut hosts, mut ranges, mut conditions, mut body) = (0, 0, 0, None);
     for (name, value) in fields {
         let is = |known: &str| name.eq_ignore_ascii_case(known);
         if is("host") {
@@ -114,8 +118,9 @@ fn judge_fields<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Result
                 return Err(Refusal::Malformed);
             }
         } else if is("content-length") {
-            if value.trim_ascii() != b"0" {
-                return Err(Refusal::Body);
+            let len = content_length(value).filter(|len| *len <= body_max).ok_or(Refusal::Body)?;
+            if body.replace(len).is_some_and(|other| other != len) {
+                return Err(Refusal::Malformed);
             }
         } else if is("transfer-encoding") {
             return Err(Refusal::Body);
@@ -129,7 +134,14 @@ fn judge_fields<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Result
             std::str::from_utf8(value).map_err(|_| Refusal::Malformed)?;
         }
     }
-    if ranges > 1 || conditions > 1 { Err(Refusal::Malformed) } else { Ok(hosts) }
+    if ranges > 1 || conditions > 1 { Err(Refusal::Malformed) } else { Ok((hosts, body.unwrap_or(0))) }
+}
+
+/// Parses digits without a leading zero: servers understand signs, zeros in front and lists in several ways.
+fn content_length(value: &[u8]) -> Option<u64> {
+    let digits = value.trim_ascii();
+    let is_plain = digits.iter().all(u8::is_ascii_digit) && (digits == b"0" || !digits.starts_with(b"0"));
+    if is_plain { std::str::from_utf8(digits).ok()?.parse().ok() } else { None }
 }
 
 /// Returns whether a byte may stand in a host and port.
@@ -157,10 +169,10 @@ impl Request {
     }
 
     /// Reads the parts of a request that hyper parsed. The fields of HTTP/2 are judged here for the first time.
-    pub(crate) fn of(parts: &Parts) -> Result<Self, Refusal> {
+    pub(crate) fn of(parts: &Parts, body_max: u64) -> Result<Self, Refusal> {
         if parts.version == Version::HTTP_2 {
             let fields = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-            let hosts = judge_fields(fields)?;
+            let (hosts, _) = judge_fields(fields, body_max)?;
             let is_contrary = |host: &HeaderValue| {
                 parts
                     .uri
@@ -287,16 +299,16 @@ mod tests {
         for field in head.headers {
             request = request.header(field.name, field.value);
         }
-        Request::of(&request.body(()).expect("a request").into_parts().0).expect("an accepted request")
+        Request::of(&request.body(()).expect("a request").into_parts().0, 0).expect("an accepted request")
     }
 
     fn whole(text: &str) -> Request {
-        assert_eq!(check(text.as_bytes()), Checked::Whole(text.len()), "{text:?}");
+        assert_eq!(check(text.as_bytes(), 0), Checked::Whole(text.len(), 0), "{text:?}");
         parsed(text)
     }
 
     fn refused(text: &str) -> Refusal {
-        match check(text.as_bytes()) {
+        match check(text.as_bytes(), 0) {
             Checked::Refused(refusal) => refusal,
             other => panic!("{text:?}: {other:?}"),
         }
@@ -382,18 +394,18 @@ mod tests {
         let many = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "A: b\r\n".repeat(FIELDS_MAX));
         assert_eq!(refused(&many), Refusal::TooLarge);
         assert_eq!(refused(&format!("GET /{}", "x".repeat(HEAD_MAX))), Refusal::TooLarge);
-        assert_eq!(check(b"GET / HTTP/1.1\r\nHost: h\r\n"), Checked::Partial);
-        assert_eq!(check(PREFACE), Checked::Preface);
-        assert_eq!(check(b"PRI * HT"), Checked::Partial);
+        assert_eq!(check(b"GET / HTTP/1.1\r\nHost: h\r\n", 0), Checked::Partial);
+        assert_eq!(check(PREFACE, 0), Checked::Preface);
+        assert_eq!(check(b"PRI * HT", 0), Checked::Partial);
         assert_eq!(refused("GET / HTTP/1.1\nHost: h\r\n\r\n"), Refusal::Malformed);
     }
 
     proptest::proptest! {
         #[test]
         fn no_request_causes_a_panic(bytes: Vec<u8>, text in "(GET|HEAD) [/%a-z.:]{0,20} HTTP/1.[01]\r\n(([A-Za-z-]{1,12}: ?[ -~]{0,12})\r\n){0,4}\r\n") {
-            check(&bytes);
+            check(&bytes, 0);
             plain(&bytes);
-            if let Checked::Whole(_) = check(text.as_bytes()) {
+            if let Checked::Whole(..) = check(text.as_bytes(), 0) {
                 let request = parsed(&text);
                 if let Some(plain) = plain(text.as_bytes()) {
                     let expected = Request {
@@ -404,6 +416,31 @@ mod tests {
                     proptest::prop_assert_eq!(request, expected);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_handler_may_take_bodies_up_to_a_length() {
+        let checked = |fields: &str| {
+            let text = format!("POST / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+            match check(text.as_bytes(), 10) {
+                Checked::Whole(len, body) if len == text.len() => Ok(body),
+                Checked::Refused(refusal) => Err(refusal),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(checked(""), Ok(0));
+        assert_eq!(checked("Content-Length: 10\r\n"), Ok(10));
+        assert_eq!(checked("Content-Length: 10\r\nContent-Length: 10\r\n"), Ok(10));
+        assert_eq!(checked("Content-Length: 10\r\nContent-Length: 1\r\n"), Err(Refusal::Malformed));
+        for other in [
+            "Content-Length: 11",
+            "Content-Length: +1",
+            "Content-Length: 01",
+            "Content-Length:",
+            "Transfer-Encoding: chunked",
+        ] {
+            assert_eq!(checked(&format!("{other}\r\n")), Err(Refusal::Body), "{other}");
         }
     }
 }

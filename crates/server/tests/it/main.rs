@@ -17,6 +17,7 @@ mod monitoring;
 mod pages;
 mod proxy;
 mod ranges;
+mod routed;
 mod secure;
 mod soak;
 mod storages;
