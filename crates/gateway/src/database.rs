@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use esker_format::hash::ContentHash;
+use parking_lot::RwLock;
 use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
 
@@ -46,22 +47,41 @@ pub struct DatabaseError {
 }
 
 impl DatabaseError {
+    fn closed(doing: &'static str) -> Self {
+        Self { doing, source: Box::new(redb::Error::PreviousIo) }
+    }
+
     fn of<E: Into<redb::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self { doing, source: Box::new(error.into()) }
     }
 }
 
+/// Opens the file of a database, or creates it.
+pub type OpenFile = Box<dyn Fn() -> Result<redb::Database, redb::DatabaseError> + Send + Sync>;
+
 /// The open database; no other process may open it meanwhile.
-#[derive(Debug)]
-pub struct Database(redb::Database);
+pub struct Database {
+    /// None after a failure, until it was opened again.
+    open: RwLock<Option<redb::Database>>,
+    file: OpenFile,
+}
 
 impl Database {
     /// Opens a database, or creates one.
     pub fn open(path: &Path) -> Result<Self, DatabaseError> {
-        Self::with_tables(redb::Database::create(path).map_err(DatabaseError::of("opening it"))?)
+        let path = path.to_owned();
+        Self::with(Box::new(move || redb::Database::create(&path)))
     }
 
-    fn with_tables(database: redb::Database) -> Result<Self, DatabaseError> {
+    /// Opens a database by a function, which is called again after a failure.
+    pub fn with(file: OpenFile) -> Result<Self, DatabaseError> {
+        let database = Self { open: RwLock::new(None), file };
+        database.open_file(&mut database.open.write())?;
+        Ok(database)
+    }
+
+    fn open_file(&self, open: &mut Option<redb::Database>) -> Result<(), DatabaseError> {
+        let database = (self.file)().map_err(DatabaseError::of("opening it"))?;
         let transaction = database.begin_write().map_err(DatabaseError::of("beginning a change"))?;
         let made = transaction
             .open_table(LEASES)
@@ -69,13 +89,36 @@ impl Database {
             .and_then(|()| transaction.open_table(AUDIT).map(drop));
         made.map_err(DatabaseError::of("making its tables"))?;
         transaction.commit().map_err(DatabaseError::of("making its tables"))?;
-        Ok(Self(database))
+        *open = Some(database);
+        Ok(())
+    }
+
+    /// Opens the database again after a failure, which ends the use of what was opened; returns the leases.
+    pub fn reopen(&self) -> Result<Leases, DatabaseError> {
+        let mut open = self.open.write();
+        // The old one holds the lock of the file.
+        *open = None;
+        self.open_file(&mut open)?;
+        drop(open);
+        self.leases()
+    }
+
+    fn begin_read(&self, doing: &'static str) -> Result<redb::ReadTransaction, DatabaseError> {
+        let open = self.open.read();
+        let database = open.as_ref().ok_or_else(|| DatabaseError::closed(doing))?;
+        database.begin_read().map_err(DatabaseError::of(doing))
+    }
+
+    fn begin_write(&self, doing: &'static str) -> Result<redb::WriteTransaction, DatabaseError> {
+        let open = self.open.read();
+        let database = open.as_ref().ok_or_else(|| DatabaseError::closed(doing))?;
+        database.begin_write().map_err(DatabaseError::of(doing))
     }
 
     /// Reads all leases.
     pub fn leases(&self) -> Result<Leases, DatabaseError> {
         let failed = "reading leases";
-        let transaction = self.0.begin_read().map_err(DatabaseError::of(failed))?;
+        let transaction = self.begin_read(failed)?;
         let table = transaction.open_table(LEASES).map_err(DatabaseError::of(failed))?;
         let mut all = Vec::new();
         for row in table.iter().map_err(DatabaseError::of(failed))? {
@@ -92,7 +135,7 @@ impl Database {
     /// Makes changes of leases and a record of them durable.
     pub fn write(&self, changes: &[Change], record: Option<&Record>) -> Result<(), DatabaseError> {
         let failed = "writing leases";
-        let transaction = self.0.begin_write().map_err(DatabaseError::of(failed))?;
+        let transaction = self.begin_write(failed)?;
         {
             let mut leases = transaction.open_table(LEASES).map_err(DatabaseError::of(failed))?;
             let mut catalogs = transaction.open_table(CATALOGS).map_err(DatabaseError::of(failed))?;
@@ -126,7 +169,7 @@ impl Database {
     /// Notes that a lease uploaded catalogs. They are durable before the publisher gets its answer.
     pub fn note_catalogs(&self, token: &Token, hashes: &[ContentHash]) -> Result<(), DatabaseError> {
         let failed = "noting catalogs";
-        let transaction = self.0.begin_write().map_err(DatabaseError::of(failed))?;
+        let transaction = self.begin_write(failed)?;
         {
             let mut catalogs = transaction.open_table(CATALOGS).map_err(DatabaseError::of(failed))?;
             for hash in hashes {
@@ -140,7 +183,7 @@ impl Database {
     /// Returns true if a lease uploaded a catalog.
     pub fn has_catalog(&self, token: &Token, hash: &ContentHash) -> Result<bool, DatabaseError> {
         let failed = "reading catalogs";
-        let transaction = self.0.begin_read().map_err(DatabaseError::of(failed))?;
+        let transaction = self.begin_read(failed)?;
         let catalogs = transaction.open_table(CATALOGS).map_err(DatabaseError::of(failed))?;
         let found = catalogs.get((token.secret(), &*hash.to_string())).map_err(DatabaseError::of(failed))?;
         Ok(found.is_some())
@@ -149,7 +192,7 @@ impl Database {
     /// Returns the newest records of the audit log, newest first.
     pub fn records(&self, count: usize) -> Result<Vec<Record>, DatabaseError> {
         let failed = "reading the audit log";
-        let transaction = self.0.begin_read().map_err(DatabaseError::of(failed))?;
+        let transaction = self.begin_read(failed)?;
         let audit = transaction.open_table(AUDIT).map_err(DatabaseError::of(failed))?;
         let mut all = Vec::new();
         for row in audit.iter().map_err(DatabaseError::of(failed))?.rev().take(count) {

@@ -100,6 +100,12 @@ pub enum AccessError {
     /// The key is for other directories of the repository.
     #[error("authorization error: invalid_path")]
     Path,
+    /// An operator's request has no signature.
+    #[error("invalid_authorization_header")]
+    Header,
+    /// An operator's request names an unknown key.
+    #[error("invalid_key")]
+    UnknownKey,
     /// The key is none of an operator.
     #[error("no_admin_key")]
     NoAdmin,
@@ -229,6 +235,16 @@ impl KeyRing {
         }
     }
 
+    /// Refuses a request that no operator signed.
+    pub fn check_operator(&self, header: Option<&str>, input: &[u8]) -> Result<(), AccessError> {
+        let authorization = header.and_then(Authorization::parse).ok_or(AccessError::Header)?;
+        let key = self.keys.get(&authorization.key).ok_or(AccessError::UnknownKey)?;
+        if !key.admin {
+            return Err(AccessError::NoAdmin);
+        }
+        self.signer(&authorization, input).map(drop)
+    }
+
     /// Refuses a directory that a key is not for.
     pub fn check(&self, key: &PublisherKey, path: &LeasePath) -> Result<(), AccessError> {
         if self.repositories.binary_search(&path.repository).is_err() {
@@ -309,6 +325,20 @@ mod tests {
             assert_eq!(ring.signer(&authorization, input), Err(AccessError::Signature));
         }
         assert!(!format!("{ring:?}").contains("\"s\""));
+    }
+
+    #[test]
+    fn only_an_operator_gives_orders() {
+        let key = |admin| PublisherKey { secret: Secret::new("s"), admin, ..PublisherKey::default() };
+        let ring = KeyRing::new([("boss".to_owned(), key(true)), ("one".to_owned(), key(false))]);
+        let check = |name: &str, secret: &[u8]| {
+            ring.check_operator(Some(&Authorization::sign(name, secret, b"x").header()), b"x")
+        };
+        assert_eq!(check("boss", b"s"), Ok(()));
+        assert_eq!(check("boss", b"t"), Err(AccessError::Signature));
+        assert_eq!(check("one", b"s"), Err(AccessError::NoAdmin));
+        assert_eq!(check("two", b"s"), Err(AccessError::UnknownKey));
+        assert_eq!(ring.check_operator(None, b"x"), Err(AccessError::Header));
     }
 
     #[test]

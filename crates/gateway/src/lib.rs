@@ -12,18 +12,30 @@
 #![forbid(unsafe_code)]
 
 mod authorization;
+mod clock;
 mod database;
+mod error;
+mod gateway;
+mod intake;
 mod keys;
 mod lease;
 mod lease_path;
 mod pack;
+mod queue;
+mod target;
 mod token;
+mod usage;
 pub mod wire;
 
 pub use authorization::Authorization;
-pub use database::{Database, DatabaseError, Record};
+pub use clock::{Clock, steady_clock};
+pub use database::{Database, DatabaseError, OpenFile, Record};
+pub use error::GatewayError;
+pub use gateway::{Counts, Gateway, GatewayOptions, Signer};
+pub use intake::{IntakeError, Stored};
 pub use keys::{AccessError, KeyError, KeyLimits, KeyRing, PublisherKey, Secret, plain_key};
 pub use lease::{Candidate, Change, Commit, Lease, Leases, Millis, Refused, Request, State};
 pub use lease_path::{LeasePath, LeasePathError};
 pub use pack::{HEADER_MAX, PackError, PackHeader, PackedObject};
+pub use target::{OpenTarget, PublishFailure, Published, Submission, Target};
 pub use token::Token;

@@ -1,0 +1,451 @@
+//! The gateway: its leases, database and repositories, for any number of threads.
+//!
+//! Three locks, taken in this order and held for short times: `changing` while a change of the leases becomes durable, `leases`
+//! while it is applied or read, `working` while a lease is claimed. None is held while objects are received or a commit runs:
+//! the commits of one repository have a lock of their own.
+
+mod commits;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use esker_format::name::RepositoryName;
+use esker_format::object::ObjectName;
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use tokio::sync::watch;
+
+use crate::authorization::Authorization;
+use crate::clock::Clock;
+use crate::database::{Database, Record};
+use crate::error::GatewayError;
+use crate::intake::{self, Stored};
+use crate::keys::{AccessError, KeyRing, PublisherKey};
+use crate::lease::{Change, Lease, Leases, Millis, Refused, State};
+use crate::lease_path::{LeasePath, LeasePathError};
+use crate::queue::Queue;
+use crate::target::{OpenTarget, Target};
+use crate::token::Token;
+use crate::usage::Usage;
+use crate::wire::{self, VERSION_MAX, VERSION_MIN};
+
+/// Most names in a question which objects are there.
+const NAMES_MAX: usize = 10_000;
+/// Longest name of a publisher's host that is kept.
+const HOST_MAX: usize = 255;
+
+/// Settings of a gateway.
+#[derive(Clone)]
+pub struct GatewayOptions {
+    /// Longest time that a lease lives without a renewal, in milliseconds.
+    pub lease_max: i64,
+    /// Time for which the result of a commit is kept, in milliseconds.
+    pub result_kept: i64,
+    /// Folder for temporary files of large objects.
+    pub temporary: PathBuf,
+    /// The clock that leases end by.
+    pub clock: Clock,
+}
+
+/// A key that signed a request.
+#[derive(Clone, Debug)]
+pub struct Signer {
+    /// Name of the key.
+    pub name: String,
+    /// The key.
+    pub key: PublisherKey,
+}
+
+/// A gateway.
+pub struct Gateway {
+    database: Database,
+    keys: RwLock<Arc<KeyRing>>,
+    leases: RwLock<Leases>,
+    changing: Mutex<()>,
+    /// Leases whose commit is carried out, or whose end is found out, by a thread of this process.
+    working: Mutex<BTreeSet<Token>>,
+    repositories: Mutex<BTreeMap<RepositoryName, Arc<Served>>>,
+    disabled: RwLock<BTreeSet<RepositoryName>>,
+    open: OpenTarget,
+    options: GatewayOptions,
+    usage: Usage,
+    queue: Queue,
+    counters: Counters,
+    /// True if the leases may be others than those of the database, because a change failed.
+    stale: AtomicBool,
+    changes: watch::Sender<u64>,
+}
+
+/// What the gateway has done since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Commits that published a revision.
+    pub published: u64,
+    /// Commits that published nothing.
+    pub failed: u64,
+    /// Objects that were received and stored.
+    pub objects: u64,
+    /// Bytes of these objects.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    published: AtomicU64,
+    failed: AtomicU64,
+    objects: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// A repository that is open.
+struct Served {
+    target: Arc<dyn Target>,
+    commits: Mutex<()>,
+}
+
+impl Gateway {
+    /// Creates a gateway with the leases of a database. Finds out how commits ended that a crash interrupted.
+    pub fn new(
+        database: Database,
+        keys: KeyRing,
+        open: OpenTarget,
+        options: GatewayOptions,
+    ) -> Result<Self, GatewayError> {
+        let leases = database.leases()?;
+        let gateway = Self {
+            database,
+            keys: RwLock::new(Arc::new(keys)),
+            leases: RwLock::new(leases),
+            changing: Mutex::default(),
+            working: Mutex::default(),
+            repositories: Mutex::default(),
+            disabled: RwLock::default(),
+            open,
+            options,
+            usage: Usage::default(),
+            queue: Queue::default(),
+            counters: Counters::default(),
+            stale: AtomicBool::new(false),
+            changes: watch::Sender::new(0),
+        };
+        gateway.settle_all(|_| true);
+        Ok(gateway)
+    }
+
+    /// Replaces the keys, after their files changed.
+    pub fn set_keys(&self, keys: KeyRing) {
+        *self.keys.write() = Arc::new(keys);
+    }
+
+    /// Returns the keys.
+    pub fn keys(&self) -> Arc<KeyRing> {
+        self.keys.read().clone()
+    }
+
+    /// Returns a receiver that is told whenever a lease changes.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Returns the time by the clock that leases end by.
+    pub fn now(&self) -> Millis {
+        (self.options.clock)()
+    }
+
+    /// Returns true if an operator disabled a repository.
+    pub fn is_disabled(&self, repository: &RepositoryName) -> bool {
+        self.disabled.read().contains(repository)
+    }
+
+    /// Refuses new leases of a repository, or allows them again, until the gateway restarts.
+    pub fn set_enabled(&self, repository: &RepositoryName, is_enabled: bool) {
+        let mut disabled = self.disabled.write();
+        if is_enabled {
+            disabled.remove(repository)
+        } else {
+            disabled.insert(repository.clone())
+        };
+    }
+
+    /// Returns the key that signed an input, and counts the request.
+    pub fn signer(&self, header: Option<&str>, input: &[u8]) -> Result<Signer, GatewayError> {
+        let authorization = header.and_then(Authorization::parse).ok_or(AccessError::Signature)?;
+        let keys = self.keys();
+        let key = keys.signer(&authorization, input)?.clone();
+        if !self.usage.may_ask(&authorization.key, key.limits.requests, self.now()) {
+            return Err(GatewayError::TooManyRequests);
+        }
+        Ok(Signer { name: authorization.key, key })
+    }
+
+    /// Refuses a request that no operator signed.
+    pub fn check_operator(&self, header: Option<&str>, input: &[u8]) -> Result<(), GatewayError> {
+        Ok(self.keys().check_operator(header, input)?)
+    }
+
+    /// Returns the publishers that wait.
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Returns the number of publishers that wait for a directory.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Takes a publisher from the queue, and tells the others.
+    pub(crate) fn leave_queue(&self, who: (&str, &str), path: &LeasePath) {
+        self.queue.leave(who, path);
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Returns what the gateway has done since it started.
+    pub fn counts(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Counters { published, failed, objects, bytes } = &self.counters;
+        Counts {
+            published: read(published),
+            failed: read(failed),
+            objects: read(objects),
+            bytes: read(bytes),
+        }
+    }
+
+    /// Returns the leases that are held.
+    pub fn leases(&self) -> Vec<(Token, Lease)> {
+        let now = self.now();
+        self.leases.read().held(now).map(|(token, lease)| (token.clone(), lease.clone())).collect()
+    }
+
+    /// Returns a lease that is held.
+    pub fn lease(&self, token: &Token) -> Result<Lease, GatewayError> {
+        let now = self.now();
+        let leases = self.leases.read();
+        let found = leases.held(now).find(|(other, _)| *other == token);
+        Ok(found.map(|(_, lease)| lease.clone()).ok_or(Refused::Unknown)?)
+    }
+
+    /// Leases a directory to a publisher.
+    pub fn acquire(&self, signer: &Signer, request: &wire::Acquire) -> Result<(Token, Lease), GatewayError> {
+        let protocol = u32::try_from(request.api_version).unwrap_or(u32::MAX);
+        if protocol < VERSION_MIN {
+            return Err(GatewayError::Version(request.api_version));
+        }
+        let path = LeasePath::parse(&request.path)?;
+        let keys = self.keys();
+        if !keys.repositories().contains(&path.repository) {
+            return Err(LeasePathError::Repository(path.repository.to_string()).into());
+        }
+        if self.is_disabled(&path.repository) {
+            return Err(GatewayError::Disabled);
+        }
+        keys.check(&signer.key, &path)?;
+        self.settle_all(|lease| lease.path.overlaps(&path));
+        let lease = |now: Millis| Lease {
+            key: signer.name.clone(),
+            path: path.clone(),
+            hostname: request.hostname.chars().take(HOST_MAX).collect(),
+            protocol: protocol.min(VERSION_MAX),
+            expires: now.after(self.life(&signer.key, None)),
+            state: State::Open,
+        };
+        let token = Token::random();
+        let made = self.change("acquired", |leases, now| {
+            if let Some(most) = signer.key.limits.leases {
+                let held = leases.held(now).filter(|(_, lease)| lease.key == signer.name).count();
+                if held >= most as usize {
+                    return Err(GatewayError::TooManyLeases(most));
+                }
+            }
+            let mut changes = leases.expire(now, self.options.result_kept);
+            changes.extend(leases.acquire(token.clone(), lease(now), now)?);
+            Ok(changes)
+        })?;
+        self.usage.forget(|token| made.contains(&Change::Remove(token.clone())));
+        Ok((token.clone(), self.lease(&token)?))
+    }
+
+    /// Returns the time that a lease lives from now, in milliseconds.
+    fn life(&self, key: &PublisherKey, wanted_seconds: Option<u64>) -> i64 {
+        let of_key = key.limits.lease_seconds.map(|seconds| i64::from(seconds) * 1000);
+        let wanted =
+            wanted_seconds.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1000));
+        [of_key, wanted].into_iter().flatten().fold(self.options.lease_max, i64::min)
+    }
+
+    /// Renews a lease; returns it with its new end.
+    pub fn renew(&self, signer: &Signer, token: &Token, seconds: Option<u64>) -> Result<Lease, GatewayError> {
+        let life = self.life(&signer.key, seconds);
+        self.change("renewed", |leases, now| {
+            Ok(vec![leases.renew(token, &signer.name, now.after(life), now)?])
+        })?;
+        self.lease(token)
+    }
+
+    /// Gives up a lease.
+    pub fn give_up(&self, signer: &Signer, token: &Token) -> Result<(), GatewayError> {
+        self.settle(token)?;
+        self.change("given up", |leases, _| Ok(vec![leases.drop(token, &signer.name)?]))?;
+        Ok(())
+    }
+
+    /// Ends all leases of a directory and of those below it; a commit under way is not ended. Returns their number.
+    pub fn end_below(&self, path: &LeasePath) -> Result<usize, GatewayError> {
+        self.settle_all(|lease| path.covers(&lease.path));
+        let mut ended = 0;
+        for (token, _) in self.leases().iter().filter(|(_, lease)| path.covers(&lease.path)) {
+            match self.change("ended by an operator", |leases, _| Ok(vec![leases.end(token)?])) {
+                Ok(_) => ended += 1,
+                Err(GatewayError::Lease(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Removes leases that expired, and finds out how commits ended that were interrupted.
+    pub fn expire(&self) -> Result<(), GatewayError> {
+        self.settle_all(|_| true);
+        let kept = self.options.result_kept;
+        if self.leases.read().expire(self.now(), kept).is_empty() {
+            return Ok(());
+        }
+        let gone = self.change("expired", |leases, now| Ok(leases.expire(now, kept)))?;
+        self.usage.forget(|token| gone.contains(&Change::Remove(token.clone())));
+        Ok(())
+    }
+
+    /// Receives a payload of a lease.
+    pub fn submit(
+        &self,
+        signer: &Signer,
+        token: &Token,
+        payload: &wire::Payload,
+        body: &mut dyn Read,
+    ) -> Result<Stored, GatewayError> {
+        let lease = self.open_lease(signer, token)?;
+        let served = self.served(&lease.path.repository)?;
+        let header = intake::header(payload, body)?;
+        let bytes = header.bytes();
+        let reserved = self.usage.reserve(token, bytes, signer.key.limits.lease_bytes);
+        reserved.map_err(|left| intake::IntakeError::Quota { left, bytes })?;
+        let stored = intake::objects(&header, body, served.target.sink(), &self.options.temporary);
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.usage.release(token, bytes);
+                return Err(error.into());
+            }
+        };
+        if !stored.catalogs.is_empty()
+            && let Err(error) = self.database.note_catalogs(token, &stored.catalogs)
+        {
+            self.stale.store(true, Ordering::Relaxed);
+            return Err(error.into());
+        }
+        self.counters.objects.fetch_add(stored.objects as u64, Ordering::Relaxed);
+        self.counters.bytes.fetch_add(stored.bytes, Ordering::Relaxed);
+        Ok(stored)
+    }
+
+    /// Returns those of some objects that the storage lacks.
+    pub fn missing(
+        &self,
+        signer: &Signer,
+        token: &Token,
+        names: &[ObjectName],
+    ) -> Result<Vec<ObjectName>, GatewayError> {
+        if names.len() > NAMES_MAX {
+            return Err(GatewayError::TooManyNames(NAMES_MAX));
+        }
+        let lease = self.open_lease(signer, token)?;
+        let served = self.served(&lease.path.repository)?;
+        let mut missing = Vec::new();
+        for name in names {
+            if served.target.sink().len_of(name).map_err(intake::IntakeError::Storage)?.is_none() {
+                missing.push(*name);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Returns a lease that its publisher may send objects for.
+    fn open_lease(&self, signer: &Signer, token: &Token) -> Result<Lease, GatewayError> {
+        let lease = self.leases.read().find(token, &signer.name, self.now())?.clone();
+        // The key may have lost the directory since.
+        self.keys().check(&signer.key, &lease.path)?;
+        Ok(lease)
+    }
+
+    /// Plans changes of the leases, makes them durable, and applies them.
+    fn change(
+        &self,
+        event: &str,
+        plan: impl FnOnce(&Leases, Millis) -> Result<Vec<Change>, GatewayError>,
+    ) -> Result<Vec<Change>, GatewayError> {
+        let changing = self.changing.lock();
+        self.refresh(&changing)?;
+        let now = self.now();
+        let changes = plan(&self.leases.read(), now)?;
+        if changes.is_empty() {
+            return Ok(changes);
+        }
+        let record = changes.last().and_then(|change| self.record(event, change, now));
+        if let Err(error) = self.database.write(&changes, record.as_ref()) {
+            self.stale.store(true, Ordering::Relaxed);
+            return Err(error.into());
+        }
+        let mut leases = self.leases.write();
+        changes.iter().for_each(|change| leases.apply(change.clone()));
+        drop((leases, changing));
+        self.changes.send_modify(|changes| *changes += 1);
+        Ok(changes)
+    }
+
+    /// Reads the leases again if a change failed, which the database has or not.
+    fn refresh(&self, _changing: &MutexGuard<'_, ()>) -> Result<(), GatewayError> {
+        if self.stale.load(Ordering::Relaxed) {
+            *self.leases.write() = self.database.reopen()?;
+            self.stale.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn record(&self, event: &str, change: &Change, at: Millis) -> Option<Record> {
+        let leases = self.leases.read();
+        let (token, lease) = match change {
+            Change::Put(token, lease) => (token, &**lease),
+            Change::Remove(token) => (token, leases.get(token)?),
+        };
+        let detail = match &lease.state {
+            State::Open => lease.hostname.clone(),
+            State::Committing { candidate: None, request } => request.new_root.clone(),
+            State::Committing { candidate: Some(candidate), .. } => candidate.revision.to_string(),
+            State::Ended { revision, .. } => revision.to_string(),
+        };
+        Some(Record {
+            at,
+            event: event.to_owned(),
+            key: lease.key.clone(),
+            path: lease.path.to_string(),
+            lease: token.short().to_owned(),
+            detail,
+        })
+    }
+
+    /// Returns the newest records of the audit log, newest first.
+    pub fn records(&self, count: usize) -> Result<Vec<Record>, GatewayError> {
+        Ok(self.database.records(count)?)
+    }
+
+    fn served(&self, name: &RepositoryName) -> Result<Arc<Served>, GatewayError> {
+        if let Some(served) = self.repositories.lock().get(name) {
+            return Ok(served.clone());
+        }
+        // Without the lock: opening reads the storage. Whoever is second takes what the first one opened.
+        let opened = Arc::new(Served { target: (self.open)(name)?, commits: Mutex::default() });
+        Ok(self.repositories.lock().entry(name.clone()).or_insert(opened).clone())
+    }
+}

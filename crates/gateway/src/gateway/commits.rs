@@ -1,0 +1,179 @@
+//! Commits: what a publisher has built becomes a revision, once.
+
+use std::sync::atomic::Ordering;
+
+use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
+
+use super::{Gateway, Served, Signer};
+use crate::error::GatewayError;
+use crate::lease::{Candidate, Commit, Lease, Refused, Request};
+use crate::target::{PublishFailure, Published, Submission};
+use crate::token::Token;
+
+/// Claim on a lease, until it is dropped.
+struct Claim<'g>(&'g Gateway, Token);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.working.lock().remove(&self.1);
+        self.0.changes.send_modify(|changes| *changes += 1);
+    }
+}
+
+impl Gateway {
+    /// Publishes what a publisher has built. A request that was carried out is answered again.
+    pub fn commit(
+        &self,
+        signer: &Signer,
+        token: &Token,
+        request: &Request,
+    ) -> Result<Published, GatewayError> {
+        let root = ObjectName::parse(&request.new_root)
+            .filter(|name| matches!(name.kind, ObjectKind::Catalog | ObjectKind::File))
+            .ok_or(GatewayError::Root)?
+            .hash;
+        self.settle(token)?;
+        let Some(claim) = self.claim(token) else { return Err(GatewayError::UnderWay) };
+        let mut done = None;
+        self.change("commit began", |leases, now| {
+            match leases.begin_commit(token, &signer.name, request.clone(), now)? {
+                Commit::Done(revision) => {
+                    done = Some(revision);
+                    Ok(Vec::new())
+                }
+                Commit::Begin(change) => Ok(vec![change]),
+            }
+        })?;
+        if let Some(revision) = done {
+            return Ok(Published { revision, dropped: Vec::new() });
+        }
+        let lease = self.leases.read().get(token).cloned().ok_or(Refused::Unknown)?;
+        let published =
+            self.keys().check(&signer.key, &lease.path).map_err(GatewayError::from).and_then(|()| {
+                let served = self.served(&lease.path.repository)?;
+                self.publish(&served, token, &lease, request, root)
+            });
+        match published {
+            Ok(published) => {
+                let ended = self.end_commit(token, Some(published.revision));
+                if let Err(error) = ended {
+                    // The changes are public; the candidate tells it after a restart.
+                    tracing::warn!("can't note the end of the commit of lease {}: {error}", token.short());
+                }
+                Ok(published)
+            }
+            Err(error) => match self.settle_claimed(&claim) {
+                // The head was replaced, although its storage said otherwise.
+                Ok(Some(revision)) => Ok(Published { revision, dropped: Vec::new() }),
+                Ok(None) => Err(error),
+                Err(unknown) => {
+                    tracing::warn!(
+                        "can't find out how the commit of lease {} ended: {unknown}",
+                        token.short()
+                    );
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    fn publish(
+        &self,
+        served: &Served,
+        token: &Token,
+        lease: &Lease,
+        request: &Request,
+        root: ContentHash,
+    ) -> Result<Published, GatewayError> {
+        let _turn = served.commits.lock();
+        let before_head = |candidate: Candidate| {
+            let noted = self.change("head to be replaced", |leases, now| {
+                Ok(vec![leases.replace_head(token, candidate, now)?])
+            });
+            match noted {
+                Ok(_) => Ok(()),
+                Err(GatewayError::Lease(_)) => Err(PublishFailure::LeaseEnded),
+                Err(error) => Err(PublishFailure::Failed(Box::new(error))),
+            }
+        };
+        // An unreadable database leaves out bases that nobody published.
+        let has_uploaded = |hash: &ContentHash| self.database.has_catalog(token, hash).unwrap_or(false);
+        let submission = Submission {
+            root,
+            path: &lease.path,
+            request,
+            has_uploaded: &has_uploaded,
+            before_head: &before_head,
+        };
+        Ok(served.target.publish(&submission)?)
+    }
+
+    /// Finds out how an interrupted commit ended, which no thread carries out any more.
+    pub(super) fn settle(&self, token: &Token) -> Result<(), GatewayError> {
+        if self.stale.load(Ordering::Relaxed) {
+            self.refresh(&self.changing.lock())?;
+        }
+        if !self.leases.read().committing().any(|(other, ..)| other == token) {
+            return Ok(());
+        }
+        match self.claim(token) {
+            Some(claim) => self.settle_claimed(&claim).map(drop),
+            None => Err(GatewayError::UnderWay),
+        }
+    }
+
+    /// Finds out how the interrupted commits of some leases ended. A storage that doesn't answer now is asked again later.
+    pub(super) fn settle_all(&self, is_asked: impl Fn(&Lease) -> bool) {
+        let committing: Vec<Token> = self
+            .leases
+            .read()
+            .committing()
+            .filter(|(_, lease, _)| is_asked(lease))
+            .map(|(token, ..)| token.clone())
+            .collect();
+        for token in committing {
+            match self.settle(&token) {
+                Ok(()) | Err(GatewayError::UnderWay) => {}
+                Err(error) => {
+                    let lease = token.short();
+                    tracing::warn!("can't find out yet how the commit of lease {lease} ended: {error}");
+                }
+            }
+        }
+    }
+
+    /// Returns the revision that has the changes of a lease, if they were published.
+    fn settle_claimed(&self, claim: &Claim<'_>) -> Result<Option<u64>, GatewayError> {
+        let Claim(_, token) = claim;
+        let found = self
+            .leases
+            .read()
+            .committing()
+            .find(|(other, ..)| *other == token)
+            .map(|(_, lease, candidate)| (lease.path.repository.clone(), candidate.cloned()));
+        let Some((repository, candidate)) = found else { return Ok(None) };
+        let revision = match candidate {
+            Some(candidate) if self.served(&repository)?.target.has_published(&candidate)? => {
+                Some(candidate.revision)
+            }
+            _ => None,
+        };
+        self.end_commit(token, revision)?;
+        Ok(revision)
+    }
+
+    fn end_commit(&self, token: &Token, revision: Option<u64>) -> Result<(), GatewayError> {
+        let (event, counter) = match revision {
+            Some(_) => ("published", &self.counters.published),
+            None => ("commit failed", &self.counters.failed),
+        };
+        self.change(event, |leases, now| Ok(leases.end_commit(token, revision, now).into_iter().collect()))?;
+        counter.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn claim(&self, token: &Token) -> Option<Claim<'_>> {
+        self.working.lock().insert(token.clone()).then(|| Claim(self, token.clone()))
+    }
+}

@@ -1,0 +1,67 @@
+//! Repositories that a gateway publishes to: the seam between leases and the commit.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use esker_format::hash::ContentHash;
+use esker_format::name::RepositoryName;
+use esker_store::Sink;
+
+use crate::lease::{Candidate, Request};
+use crate::lease_path::LeasePath;
+
+/// A repository that a gateway publishes to. Calls block, and come from several threads.
+pub trait Target: Send + Sync {
+    /// Returns the storage that payloads go to.
+    fn sink(&self) -> &dyn Sink;
+
+    /// Publishes what a publisher has built; nothing if this fails before the head is replaced.
+    fn publish(&self, submission: &Submission<'_>) -> Result<Published, PublishFailure>;
+
+    /// Returns true if the head named this revision once.
+    fn has_published(&self, candidate: &Candidate) -> Result<bool, PublishFailure>;
+}
+
+/// Opens a repository of a gateway.
+pub type OpenTarget = Box<dyn Fn(&RepositoryName) -> Result<Arc<dyn Target>, PublishFailure> + Send + Sync>;
+
+/// What a publisher has built.
+pub struct Submission<'a> {
+    /// The root catalog that it built.
+    pub root: ContentHash,
+    /// Directory whose changes are published.
+    pub path: &'a LeasePath,
+    /// The request of the publisher.
+    pub request: &'a Request,
+    /// Returns true if the lease uploaded a catalog, which then may be the base of the root.
+    pub has_uploaded: &'a dyn Fn(&ContentHash) -> bool,
+    /// Notes the revision that the head is about to name, and refuses it if the lease has expired. Called under the lock of
+    /// the head, before each attempt to replace it.
+    pub before_head: &'a dyn Fn(Candidate) -> Result<(), PublishFailure>,
+}
+
+/// Result of a commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// Number of the revision that has the changes.
+    pub revision: u64,
+    /// Changed paths outside of the lease, which are not published.
+    pub dropped: Vec<String>,
+}
+
+/// A commit failed. The first words are reasons of the reference.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishFailure {
+    /// Other publishers changed the same paths.
+    #[error("merge_error: other publishers changed {}", paths.join(", "))]
+    Conflict {
+        /// The paths.
+        paths: Vec<String>,
+    },
+    /// The head must not be replaced any more.
+    #[error("invalid lease: it ended before its changes were published")]
+    LeaseEnded,
+    /// The commit can't be carried out.
+    #[error("miscellaneous: {0}")]
+    Failed(#[source] Box<dyn Error + Send + Sync>),
+}

@@ -1,0 +1,9 @@
+//! The gateway as its publishers and its operators see it.
+#![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
+
+mod database;
+mod disk;
+mod engine;
+mod model;
+mod publisher;
+mod target;

@@ -1,0 +1,122 @@
+//! A repository of the tests: its storage is real, and its head is a list.
+
+use std::sync::Arc;
+
+use esker_format::name::RepositoryName;
+use esker_gateway::{Candidate, OpenTarget, PublishFailure, Published, Submission, Target};
+use esker_store::{LocalSink, Sink};
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+/// What happens at the next attempt to replace the head.
+pub(crate) type OnHead = Box<dyn FnOnce() -> Outcome + Send>;
+
+/// Result of an attempt to replace the head, as the storage tells it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Replaced,
+    /// The head was not replaced.
+    Failed,
+    /// The head was replaced, and the storage tells of a failure.
+    ReplacedAndFailed,
+}
+
+/// A repository of the tests.
+pub(crate) struct TestTarget {
+    sink: LocalSink,
+    _folder: TempDir,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    head: Vec<Candidate>,
+    on_head: Option<OnHead>,
+    before_head: Option<Box<dyn FnOnce() + Send>>,
+    /// Paths that other publishers changed.
+    conflict: Vec<String>,
+    /// True while the storage does not answer.
+    is_away: bool,
+}
+
+impl TestTarget {
+    pub(crate) fn new() -> Arc<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = LocalSink::open(folder.path());
+        Arc::new(Self { sink, _folder: folder, state: Mutex::default() })
+    }
+
+    /// Makes the folders of objects, which most tests don't need.
+    pub(crate) fn make_folders(&self) {
+        self.sink.make_folders().unwrap();
+    }
+
+    pub(crate) fn head(&self) -> Vec<Candidate> {
+        self.state.lock().head.clone()
+    }
+
+    pub(crate) fn on_head(&self, act: impl FnOnce() -> Outcome + Send + 'static) {
+        self.state.lock().on_head = Some(Box::new(act));
+    }
+
+    /// Sets what happens before the lease is asked for the last time.
+    pub(crate) fn before_head(&self, act: impl FnOnce() + Send + 'static) {
+        self.state.lock().before_head = Some(Box::new(act));
+    }
+
+    pub(crate) fn conflict(&self, paths: &[&str]) {
+        self.state.lock().conflict = paths.iter().map(|path| (*path).to_owned()).collect();
+    }
+
+    pub(crate) fn set_away(&self, is_away: bool) {
+        self.state.lock().is_away = is_away;
+    }
+}
+
+fn failure(text: &str) -> PublishFailure {
+    PublishFailure::Failed(text.into())
+}
+
+impl Target for TestTarget {
+    fn sink(&self) -> &dyn Sink {
+        &self.sink
+    }
+
+    fn publish(&self, submission: &Submission<'_>) -> Result<Published, PublishFailure> {
+        let (revision, on_head) = {
+            let mut state = self.state.lock();
+            if !state.conflict.is_empty() {
+                return Err(PublishFailure::Conflict { paths: std::mem::take(&mut state.conflict) });
+            }
+            (state.head.len() as u64 + 2, state.on_head.take())
+        };
+        let before = self.state.lock().before_head.take();
+        before.into_iter().for_each(|act| act());
+        let candidate = Candidate { root: submission.root.to_string(), revision };
+        (submission.before_head)(candidate.clone())?;
+        let outcome = on_head.map_or(Outcome::Replaced, |act| act());
+        if outcome != Outcome::Failed {
+            self.state.lock().head.push(candidate);
+        }
+        match outcome {
+            Outcome::Replaced => Ok(Published { revision, dropped: Vec::new() }),
+            _ => Err(failure("the storage does not answer")),
+        }
+    }
+
+    fn has_published(&self, candidate: &Candidate) -> Result<bool, PublishFailure> {
+        let state = self.state.lock();
+        if state.is_away { Err(failure("the storage is away")) } else { Ok(state.head.contains(candidate)) }
+    }
+}
+
+/// Returns a function that opens some repositories.
+pub(crate) fn opens(targets: &[(&'static str, Arc<TestTarget>)]) -> OpenTarget {
+    let targets = targets.to_vec();
+    Box::new(move |name: &RepositoryName| {
+        let found = targets.iter().find(|(known, _)| *known == name.as_str());
+        found
+            .map(|(_, target)| target.clone() as Arc<dyn Target>)
+            .ok_or_else(|| failure("there is no such repository"))
+    })
+}
