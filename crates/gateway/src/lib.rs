@@ -22,6 +22,7 @@ mod lease;
 mod lease_path;
 mod pack;
 mod queue;
+mod service;
 mod target;
 mod token;
 mod usage;
@@ -37,5 +38,6 @@ pub use keys::{AccessError, KeyError, KeyLimits, KeyRing, PublisherKey, Secret, 
 pub use lease::{Candidate, Change, Commit, Lease, Leases, Millis, Refused, Request, State};
 pub use lease_path::{LeasePath, LeasePathError};
 pub use pack::{HEADER_MAX, PackError, PackHeader, PackedObject};
+pub use service::{BLOCKING_THREADS, service};
 pub use target::{OpenTarget, PublishFailure, Published, Submission, Target};
 pub use token::Token;

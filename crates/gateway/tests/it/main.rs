@@ -4,6 +4,7 @@
 mod database;
 mod disk;
 mod engine;
+mod http;
 mod model;
 mod publisher;
 mod target;
