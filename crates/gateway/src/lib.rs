@@ -21,6 +21,7 @@ mod keys;
 mod lease;
 mod lease_path;
 mod pack;
+mod published_repository;
 mod queue;
 mod service;
 mod target;
@@ -38,6 +39,7 @@ pub use keys::{AccessError, KeyError, KeyLimits, KeyRing, PublisherKey, Secret, 
 pub use lease::{Candidate, Change, Commit, Lease, Leases, Millis, Refused, Request, State};
 pub use lease_path::{LeasePath, LeasePathError};
 pub use pack::{HEADER_MAX, PackError, PackHeader, PackedObject};
+pub use published_repository::{OpenRepository, PublishedRepository};
 pub use service::{BLOCKING_THREADS, service};
 pub use target::{OpenTarget, PublishFailure, Published, Submission, Target};
 pub use token::Token;

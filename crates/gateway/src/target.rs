@@ -37,7 +37,7 @@ pub struct Submission<'a> {
     pub has_uploaded: &'a dyn Fn(&ContentHash) -> bool,
     /// Notes the revision that the head is about to name, and refuses it if the lease has expired. Called under the lock of
     /// the head, before each attempt to replace it.
-    pub before_head: &'a dyn Fn(Candidate) -> Result<(), PublishFailure>,
+    pub before_head: &'a (dyn Fn(Candidate) -> Result<(), PublishFailure> + Sync),
 }
 
 /// Result of a commit.

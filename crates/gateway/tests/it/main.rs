@@ -7,4 +7,5 @@ mod engine;
 mod http;
 mod model;
 mod publisher;
+mod repository;
 mod target;
