@@ -254,13 +254,19 @@ impl Gateway {
         let token = Token::random();
         let made = self.change("acquired", |leases, now| {
             if let Some(most) = signer.key.limits.leases {
-                let held = leases.held(now).filter(|(_, lease)| lease.key == signer.name).count();
+                let stays = |lease: &Lease| {
+                    lease.key == signer.name && !(request.take_over && path.covers(&lease.path))
+                };
+                let held = leases.held(now).filter(|(_, lease)| stays(lease)).count();
                 if held >= most as usize {
                     return Err(GatewayError::TooManyLeases(most));
                 }
             }
             let mut changes = leases.expire(now, self.options.result_kept);
-            changes.extend(leases.acquire(token.clone(), lease(now), now)?);
+            changes.extend(match request.take_over {
+                true => leases.take_over(token.clone(), lease(now), now)?,
+                false => leases.acquire(token.clone(), lease(now), now)?,
+            });
             Ok(changes)
         })?;
         self.usage.forget(|token| made.contains(&Change::Remove(token.clone())));

@@ -244,6 +244,20 @@ impl Leases {
         }
     }
 
+    /// Plans a new lease in place of those that the same key has in the directory. One whose commit is under way stays.
+    pub fn take_over(&self, token: Token, lease: Lease, now: Millis) -> Result<Vec<Change>, Refused> {
+        let (mut left, mut changes) = (self.clone(), Vec::new());
+        for (token, other) in self.held(now) {
+            let is_open = matches!(other.state, State::Open);
+            if is_open && other.key == lease.key && lease.path.covers(&other.path) {
+                changes.push(Change::Remove(token.clone()));
+            }
+        }
+        changes.iter().for_each(|change| left.apply(change.clone()));
+        changes.extend(left.acquire(token, lease, now)?);
+        Ok(changes)
+    }
+
     /// Plans another end of a lease; an earlier one stays.
     pub fn renew(&self, token: &Token, key: &str, expires: Millis, now: Millis) -> Result<Change, Refused> {
         let lease = self.find(token, key, now)?;

@@ -24,6 +24,9 @@ pub struct Acquire {
     /// Host of the publisher.
     #[serde(default)]
     pub hostname: String,
+    /// Ends the leases that the same key has in the directory, because their publisher is gone.
+    #[serde(default)]
+    pub take_over: bool,
 }
 
 /// Leading JSON of a payload.

@@ -6,7 +6,8 @@ use std::thread;
 
 use esker_format::object::ObjectKind;
 use esker_gateway::{
-    Candidate, GatewayError, IntakeError, KeyLimits, Millis, PublishFailure, Refused, Target as _, Token,
+    Candidate, GatewayError, IntakeError, KeyLimits, Millis, PublishFailure, Refused, Signer, Target as _,
+    Token, wire,
 };
 
 use crate::publisher::{LIFE, Station, acquire, object, pack, payload, request, root};
@@ -100,6 +101,23 @@ fn limits_of_a_key_are_kept() {
     submit(b"123").unwrap();
     let left = station.gateway.lease(&token).unwrap().expires.0 - station.gateway.now().0;
     assert!(left <= 60_000, "{left}");
+}
+
+#[test]
+fn a_publisher_takes_over_the_leases_of_its_key_only() {
+    let station = Station::limited(KeyLimits { leases: Some(1), ..KeyLimits::default() });
+    let (one, two) = (station.signer("one"), station.signer("two"));
+    let dead = station.lease("one", "r.test/b/c");
+    let again = |signer: &Signer, path: &str| {
+        let request = wire::Acquire { take_over: true, ..acquire(path) };
+        station.gateway.acquire(signer, &request)
+    };
+    let refused = again(&two, "r.test/b").unwrap_err();
+    assert!(matches!(refused, GatewayError::Lease(Refused::Busy { .. })), "{refused}");
+    let (token, _) = again(&one, "r.test/b").unwrap();
+    let refused = station.gateway.commit(&one, &dead, &request(1)).unwrap_err();
+    assert!(matches!(refused, GatewayError::Lease(Refused::Unknown)), "{refused}");
+    assert_eq!(station.gateway.commit(&one, &token, &request(2)).unwrap().revision, 2);
 }
 
 #[test]

@@ -138,6 +138,10 @@ impl Protocol {
                         changes.drain(..changes.len() - 1);
                     }
                     add("acquires", Step::Leased, &|world| world.change(self, changes.clone()));
+                } else if let Ok(changes) =
+                    world.memory.take_over(token(number), lease(number, world.now), now)
+                {
+                    add("takes over", Step::Leased, &|world| world.change(self, changes.clone()));
                 }
             }
             Step::Leased => match world.memory.begin_commit(&token(number), "k", request(number), now) {

@@ -105,7 +105,7 @@ pub(crate) fn sign(key: &str, input: &[u8]) -> String {
 }
 
 pub(crate) fn acquire(path: &str) -> wire::Acquire {
-    wire::Acquire { path: path.to_owned(), api_version: 2, hostname: "h".to_owned() }
+    wire::Acquire { path: path.to_owned(), api_version: 2, hostname: "h".to_owned(), take_over: false }
 }
 
 pub(crate) fn root(number: u8) -> ContentHash {
