@@ -1,6 +1,7 @@
 //! The gateway as its publishers and its operators see it.
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
+mod bucket;
 mod database;
 mod disk;
 mod engine;

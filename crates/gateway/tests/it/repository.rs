@@ -21,21 +21,21 @@ use tempfile::TempDir;
 
 use crate::publisher::{Time, acquire, keys, options, pack, sign};
 
-const NAME: &str = "r.test";
+pub(crate) const NAME: &str = "r.test";
 
 /// A gateway of a repository, and the folders of a publisher.
-struct Workshop {
+pub(crate) struct Workshop {
     folder: TempDir,
     gateway: Gateway,
     one: Signer,
 }
 
-fn now() -> UnixTime {
+pub(crate) fn now() -> UnixTime {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     UnixTime(i64::try_from(now.as_secs()).unwrap())
 }
 
-fn name() -> RepositoryName {
+pub(crate) fn name() -> RepositoryName {
     RepositoryName::parse(NAME).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn open_gateway(folder: &Path) -> Gateway {
 }
 
 impl Workshop {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let keys = KeyFolder::new(folder.path().join("keys"), &name());
         NewRepository::new(name()).create(&folder.path().join(NAME), &keys, now()).unwrap();
@@ -70,12 +70,25 @@ impl Workshop {
         Self { folder, gateway, one }
     }
 
+    /// Returns the folder of the repository.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.folder.path().join(NAME)
+    }
+
+    pub(crate) fn keys_folder(&self) -> PathBuf {
+        self.folder.path().join("keys")
+    }
+
+    pub(crate) fn public_key(&self) -> String {
+        fs::read_to_string(KeyFolder::new(self.keys_folder(), &name()).public_key_file()).unwrap()
+    }
+
     fn lease(&self, path: &str) -> Token {
         self.gateway.acquire(&self.one, &acquire(path)).unwrap().0
     }
 
     /// Builds a folder as a directory on a copy of the storage; returns the root catalog, and the objects that are new.
-    fn build(&self, source: &Path, target: &str) -> (ContentHash, Vec<(ObjectName, Vec<u8>)>) {
+    pub(crate) fn build(&self, source: &Path, target: &str) -> (ContentHash, Vec<(ObjectName, Vec<u8>)>) {
         let copy = tempfile::tempdir().unwrap();
         let copied = std::process::Command::new("cp")
             .arg("-a")
@@ -83,7 +96,7 @@ impl Workshop {
             .status();
         assert!(copied.unwrap().success());
         let root = copy.path().join(NAME);
-        let keys = KeyFolder::new(self.folder.path().join("keys"), &name());
+        let keys = KeyFolder::new(self.keys_folder(), &name());
         let repository = Repository::open(&*root, &name(), keys, now()).unwrap();
         let (mut quiet, mut confirmed) = (|_| (), |_| true);
         let options = PublishOptions {
@@ -114,7 +127,7 @@ impl Workshop {
     }
 
     /// Leases a directory, builds it, sends it and commits it.
-    fn publish(&self, source: &Path, directory: &str) -> u64 {
+    pub(crate) fn publish(&self, source: &Path, directory: &str) -> u64 {
         let token = self.lease(&format!("{NAME}{directory}"));
         let (root, objects) = self.build(source, directory.trim_end_matches('/'));
         self.send(&token, &objects);
@@ -123,15 +136,13 @@ impl Workshop {
 
     /// Asserts that the repository is in order and shows a folder.
     fn assert_shows(&self, expected: &Path) {
-        let keys = KeyFolder::new(self.folder.path().join("keys"), &name());
-        let public = fs::read_to_string(keys.public_key_file()).unwrap();
-        let findings = check(&self.folder.path().join(NAME), NAME, &public);
+        let findings = check(&self.root(), NAME, &self.public_key());
         findings.assert_clean();
         assert_eq!(of_folder(expected), findings.listing());
     }
 }
 
-fn write(path: PathBuf, content: &str) {
+pub(crate) fn write(path: PathBuf, content: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, content).unwrap();
 }
