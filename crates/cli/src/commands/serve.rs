@@ -129,6 +129,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         metrics: opened.metrics,
         geo,
         storages,
+        ..Options::default()
     };
     let server = Server::new(opened.listeners, repositories, options).map_err(|error| match &error {
         ServeError::Cache(error) => storage::of_cache(error),
