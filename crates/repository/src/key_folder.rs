@@ -27,7 +27,7 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::write::keys::{KeyError, PrivateKey, Publisher, self_signed};
 use esker_format::write::signer::{Signer, VerifiedMaster};
-use esker_store::{Disk, changeable_part, make_dirs, persist, remove_unfinished};
+use esker_store::{Disk, changeable_part, make_dirs, open_named, persist, remove_unfinished};
 
 use crate::disks::Disks;
 use crate::error::RepositoryError;
@@ -397,5 +397,6 @@ pub fn is_exposed(path: &Path) -> bool {
 }
 
 fn read(path: &Path) -> Result<String, RepositoryError> {
-    fs::read_to_string(path).map_err(|source| RepositoryError::NoKey { path: path.to_owned(), source })
+    let read = open_named(path).and_then(std::io::read_to_string);
+    read.map_err(|source| RepositoryError::NoKey { path: path.to_owned(), source })
 }

@@ -36,7 +36,9 @@ pub(super) fn source(settings: &Settings) -> Passphrases {
 fn of_file(path: &Path) -> Result<String, String> {
     let failed = |error: io::Error| format!("{}: {error}", path.display());
     let mut text = String::new();
-    File::open(path).and_then(|file| file.take(LENGTH_MAX).read_to_string(&mut text)).map_err(failed)?;
+    esker_store::open_named(path)
+        .and_then(|file| file.take(LENGTH_MAX).read_to_string(&mut text))
+        .map_err(failed)?;
     let line = text.lines().next().unwrap_or_default().to_owned();
     if line.is_empty() { Err(format!("{} is empty", path.display())) } else { Ok(line) }
 }
