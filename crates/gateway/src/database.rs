@@ -3,10 +3,12 @@
 //! A change is durable when [`Database::write`] returns: it is one transaction of redb, which is whole after a crash or a power
 //! failure. Leases and records are JSON, so that later versions can add fields.
 
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use esker_format::hash::ContentHash;
 use parking_lot::RwLock;
+use redb::backends::FileBackend;
 use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +72,12 @@ impl Database {
     /// Opens a database, or creates one.
     pub fn open(path: &Path) -> Result<Self, DatabaseError> {
         let path = path.to_owned();
-        Self::with(Box::new(move || redb::Database::create(&path)))
+        // Tokens are for this user only.
+        let file = move || {
+            let mut options = std::fs::OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)
+        };
+        Self::with(Box::new(move || redb::Builder::new().create_with_backend(FileBackend::new(file()?)?)))
     }
 
     /// Opens a database by a function, which is called again after a failure.

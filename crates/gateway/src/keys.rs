@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use esker_format::name::RepositoryName;
 use serde::{Deserialize, Serialize};
@@ -83,6 +83,8 @@ pub struct KeyRing {
     keys: BTreeMap<String, PublisherKey>,
     /// Repositories that any key is for; requests for others are refused by another reason.
     repositories: Vec<RepositoryName>,
+    /// Files of the reference that it was read from.
+    files: Vec<PathBuf>,
 }
 
 /// A request is refused. The texts are the reference's.
@@ -140,7 +142,7 @@ impl KeyRing {
             keys.values().flat_map(|key| key.grants.iter().map(|grant| grant.repository.clone())).collect();
         repositories.sort();
         repositories.dedup();
-        Self { keys, repositories }
+        Self { keys, repositories, files: Vec::new() }
     }
 
     /// Reads the files in a folder of keys.
@@ -167,6 +169,11 @@ impl KeyRing {
     /// repositories that are listed without keys.
     pub fn of_reference(configuration: &Path, folder: &Path) -> Result<Self, KeyError> {
         let text = read(configuration)?;
+        let mut files = vec![configuration.to_owned()];
+        let mut plain = |file: PathBuf| {
+            files.push(file.clone());
+            plain_key(&file)
+        };
         let wrong = |reason: &str| KeyError::Form {
             file: configuration.display().to_string(),
             reason: reason.to_owned(),
@@ -181,7 +188,7 @@ impl KeyRing {
             let (id, secret) = match text("type").as_deref() {
                 Some("file") => {
                     let file = text("file_name").ok_or_else(|| wrong("a key has no file_name"))?;
-                    plain_key(Path::new(&file))?
+                    plain(file.into())?
                 }
                 _ => text("id").zip(text("secret")).ok_or_else(|| wrong("a key has no id or no secret"))?,
             };
@@ -193,7 +200,7 @@ impl KeyRing {
             let name = one.as_str().or_else(|| one["domain"].as_str()).unwrap_or_default();
             let repository = RepositoryName::parse(name).map_err(|error| wrong(&error.to_string()))?;
             if one.is_string() {
-                let (id, secret) = plain_key(&folder.join(format!("{name}.gw")))?;
+                let (id, secret) = plain(folder.join(format!("{name}.gw")))?;
                 let key = keys.entry(id).or_insert_with(|| PublisherKey {
                     secret: Secret::new(secret),
                     ..PublisherKey::default()
@@ -213,7 +220,19 @@ impl KeyRing {
                 known.grants.push(grant.map_err(|error| wrong(&error.to_string()))?);
             }
         }
-        Ok(Self::new(keys))
+        Ok(Self { files, ..Self::new(keys) })
+    }
+
+    /// Returns a ring with the keys of another one, too; these are taken where names are the same.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        let keys = self.keys.into_iter().chain(other.keys);
+        Self { files: self.files, ..Self::new(keys) }
+    }
+
+    /// Returns the files of the reference that the keys are from.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     /// Returns the keys with their names.
@@ -276,7 +295,8 @@ pub fn plain_key(file: &Path) -> Result<(String, String), KeyError> {
 fn read(file: &Path) -> Result<Vec<u8>, KeyError> {
     use std::io::Read as _;
     let mut text = Vec::new();
-    let opened = std::fs::File::open(file).and_then(|opened| opened.take(FILE_MAX).read_to_end(&mut text));
+    let opened =
+        esker_store::open_named(file).and_then(|opened| opened.take(FILE_MAX).read_to_end(&mut text));
     opened.map_err(|source| KeyError::Read { file: file.display().to_string(), source })?;
     Ok(text)
 }
