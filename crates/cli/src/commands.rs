@@ -73,6 +73,8 @@ pub(crate) mod config;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod find;
+#[cfg(feature = "server")]
+pub(crate) mod gateway;
 #[cfg(feature = "publisher")]
 pub(crate) mod graft;
 pub(crate) mod image;
@@ -161,6 +163,7 @@ commands! { args, call;
     "Serve and replicate":
     ["server"] Serve(serve::Args) => serve::run(&args, call.settings);
     ["server"] Proxy(proxy::Args) => proxy::run(args, call.settings);
+    ["server"] Gateway(Box<gateway::Args>) => gateway::run(*args, call.settings);
     ["publisher"] Replicate(Box<replicate::Args>) => replicate::run(&args, call.settings);
     ["publisher"] Collect(collect::Args) => collect::run(&args, call.settings);
     ["publisher"] Check(check::Args) => check::run(&args, call.settings);

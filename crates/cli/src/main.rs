@@ -96,6 +96,8 @@ impl Command {
             Command::Serve(args) => args.serving.log,
             #[cfg(feature = "server")]
             Command::Proxy(args) => args.serving.log,
+            #[cfg(feature = "server")]
+            Command::Gateway(args) => args.log_args(),
             _ => LogArgs::default(),
         }
     }
@@ -106,6 +108,8 @@ impl Command {
             Command::Mount(_) | Command::Broker(_) | Command::Metrics(_) | Command::AskMounts(_) => true,
             #[cfg(feature = "server")]
             Command::Serve(_) | Command::Proxy(_) => true,
+            #[cfg(feature = "server")]
+            Command::Gateway(args) => args.is_lasting(),
             _ => false,
         }
     }

@@ -108,9 +108,10 @@ pub(crate) struct Place {
 }
 
 impl PublisherArgs {
-    /// Returns the options for a repository in a known folder.
-    pub(crate) fn of(storage: &Path, keys: &Path) -> Self {
-        Self { storage: Some(storage.to_owned()), keys: Some(keys.to_owned()), signer: None }
+    /// Returns the options for repositories and keys in these folders, or in the default ones.
+    pub(crate) fn in_folders(storage: Option<&Path>, keys: Option<&Path>) -> Self {
+        let owned = |path: Option<&Path>| path.map(ToOwned::to_owned);
+        Self { storage: owned(storage), keys: owned(keys), signer: None }
     }
 
     /// Returns the options for repositories in this storage, or in the default one.

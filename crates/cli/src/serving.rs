@@ -1,4 +1,4 @@
-//! Defines the parts that server commands share: client limits, logs, metrics, signals, readiness.
+//! Defines the parts that server commands share: client limits, logs, metrics, TLS, signals, readiness.
 
 pub(crate) mod storage;
 
@@ -62,7 +62,7 @@ pub(crate) struct ServingArgs {
     grace: Duration,
 
     /// User to run as after binding the address, if root starts it [default: esker if
-    /// there is such a user, else ids that no user has]
+    /// there is such a user, else ids that no user has; for a gateway the owner of the repositories]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
@@ -72,6 +72,35 @@ pub(crate) struct ServingArgs {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
+}
+
+/// Options of servers for TLS.
+#[derive(clap::Args, Debug)]
+pub(crate) struct TlsArgs {
+    /// Certificate in PEM form for TLS, followed by those of its issuers; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Key of the certificate in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    /// Reads the certificate and its key, if they are named.
+    pub(crate) fn open(&self) -> Result<Option<Arc<TlsFiles>>, Failure> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let tls = TlsFiles::open(certificate, key).map_err(|error| {
+            Failure::usage(chain(&error))
+                .hint("name the certificate with its issuers and its key, both in PEM form, with --tls-cert and --tls-key")
+        })?;
+        Ok(Some(Arc::new(tls)))
+    }
+
+    /// Returns the files, which are opened for the server when they are others.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.tls_cert.iter().chain(&self.tls_key)
+    }
 }
 
 /// Form of the lines of the access log.
@@ -101,12 +130,21 @@ pub(crate) struct Opened {
 impl ServingArgs {
     /// Opens sockets and the access log; called before there are threads, because each has privileges of its own.
     pub(crate) fn open(&self, service: Service, address: SocketAddr) -> Result<Opened, Failure> {
-        let account = service.account(self.user.as_deref())?;
+        self.open_as(service.account(self.user.as_deref())?, address)
+    }
+
+    /// Opens them for a server that runs as a given user.
+    pub(crate) fn open_as(&self, account: Option<Account>, address: SocketAddr) -> Result<Opened, Failure> {
         let listeners = listeners(address)?;
         let metrics = self.metrics.map(|address| listen(address, "--metrics")).transpose()?;
         let log = log_output(self.access_log.as_deref())?;
         let log_path = self.access_log.clone().filter(|path| path.as_os_str() != "-");
         Ok(Opened { account, listeners, metrics, manager: Arc::new(manager()), log, log_path })
+    }
+
+    /// Returns the user that is named.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.user.as_deref()
     }
 
     /// Returns the limits of clients.
@@ -220,6 +258,8 @@ pub(crate) struct Controls {
     pub(crate) tls: Option<Arc<TlsFiles>>,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) manager: Arc<Manager>,
+    /// Reads further files again.
+    pub(crate) reload: Option<Box<dyn Fn() + Send>>,
 }
 
 impl Controls {
@@ -232,8 +272,9 @@ impl Controls {
     /// Reads files again at SIGHUP, stops the server at the first other signal and ends the process at the second.
     fn follow(&self, signals: &mpsc::Receiver<Received>) {
         let mut stops = false;
+        let has_files = self.tls.is_some() || self.access_log.is_some() || self.reload.is_some();
         while let Ok(received) = signals.recv() {
-            if received.signal == libc::SIGHUP && (self.tls.is_some() || self.access_log.is_some()) {
+            if received.signal == libc::SIGHUP && has_files {
                 self.reload();
             } else if stops {
                 die_by(received.signal);
@@ -252,6 +293,9 @@ impl Controls {
         }
         if let Some(Err(error)) = self.tls.as_ref().map(|tls| tls.reload()) {
             tracing::warn!("keeping the old certificate: {}", chain(&error));
+        }
+        if let Some(reload) = &self.reload {
+            reload();
         }
     }
 }

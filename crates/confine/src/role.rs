@@ -18,6 +18,8 @@ pub enum Role {
     Serve,
     /// Caches repositories for a site.
     Proxy,
+    /// Publishes for publishers without keys.
+    Gateway,
     /// Shares one cache between the users of a node.
     Broker,
     /// Copies new revisions of repositories.
@@ -94,12 +96,13 @@ static OPENER: &[&Group] =
 
 impl Role {
     /// All roles, in the order of the table.
-    pub const ALL: [Role; 10] = [
+    pub const ALL: [Role; 11] = [
         Role::Mount,
         Role::Helper,
         Role::Replayer,
         Role::Serve,
         Role::Proxy,
+        Role::Gateway,
         Role::Broker,
         Role::Follow,
         Role::Metrics,
@@ -115,6 +118,7 @@ impl Role {
             Role::Replayer => "replayer of a mount",
             Role::Serve => "esker serve",
             Role::Proxy => "esker proxy",
+            Role::Gateway => "esker gateway",
             Role::Broker => "esker broker",
             Role::Follow => "esker replicate --follow",
             Role::Metrics => "esker metrics --listen",
@@ -129,7 +133,7 @@ impl Role {
             Role::Mount => MOUNT,
             Role::Helper => ALL_GROUPS,
             Role::Replayer => REPLAYER,
-            Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Asker => SERVER,
+            Role::Serve | Role::Proxy | Role::Gateway | Role::Broker | Role::Follow | Role::Asker => SERVER,
             Role::Metrics => METRICS,
             Role::Opener => OPENER,
         }
@@ -137,16 +141,23 @@ impl Role {
 
     /// Returns true for a process that answers other machines or users, or reads what other machines send.
     pub fn is_server(self) -> bool {
-        matches!(self, Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Metrics)
+        matches!(
+            self,
+            Role::Serve | Role::Proxy | Role::Gateway | Role::Broker | Role::Follow | Role::Metrics
+        )
     }
 
     pub(crate) fn network(self) -> Network {
         match self {
             Role::Replayer | Role::Opener => Network::None,
             Role::Asker | Role::Helper => Network::Local,
-            Role::Mount | Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Metrics => {
-                Network::Internet
-            }
+            Role::Mount
+            | Role::Serve
+            | Role::Proxy
+            | Role::Gateway
+            | Role::Broker
+            | Role::Follow
+            | Role::Metrics => Network::Internet,
         }
     }
 

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! The protocol is that of the reference's gateway, with additions for Esker's publishers. The gateway holds the keys of the
-//! repositories; publishers hold a key that is shared with the gateway, which limits what they may change. No command uses this
-//! crate yet.
+//! repositories; publishers hold a key that is shared with the gateway, which limits what they may change.
 #![forbid(unsafe_code)]
 
 mod authorization;

@@ -185,8 +185,13 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     });
     let server = Server::of_metrics(listeners, write).context(Kind::Failed, "can't serve")?;
     let url = format!("{}/metrics", serving::url(server.address(), false));
-    let controls =
-        Controls { stopper: server.stopper(), tls: None, access_log: None, manager: manager.clone() };
+    let controls = Controls {
+        stopper: server.stopper(),
+        tls: None,
+        access_log: None,
+        manager: manager.clone(),
+        reload: None,
+    };
     controls.start(signals)?;
     // Dropped at the end, which ends the thread.
     let (_running, ended) = mpsc::channel();

@@ -159,7 +159,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let proxy = ProxyServer::new(opened.listeners, options, serving).map_err(|error| of_proxy(&error))?;
     let url = serving::url(proxy.address(), false);
     let manager = opened.manager.clone();
-    Controls { stopper: proxy.stopper(), tls: None, access_log, manager }.start(signals)?;
+    Controls { stopper: proxy.stopper(), tls: None, access_log, manager, reload: None }.start(signals)?;
     let value = json!({
         "event": "ready",
         "url": url,

@@ -7,7 +7,6 @@ use esker_format::name::RepositoryName;
 use esker_server::proxy::StorageOptions;
 use esker_server::{
     ClientNetwork, ClientNetworks, GeoDatabase, Options, Repositories, RootError, ServeError, Server,
-    TlsFiles,
 };
 use serde_json::json;
 
@@ -18,7 +17,7 @@ use crate::process::opener::Openable;
 use crate::process::privileges::Service;
 use crate::publisher::refuse_address;
 use crate::serving::storage::{self, StorageArgs};
-use crate::serving::{self, Controls, ServingArgs};
+use crate::serving::{self, Controls, ServingArgs, TlsArgs};
 use crate::settings::Settings;
 
 /// Serves repositories over HTTP to Esker, CernVM-FS clients and browsers.
@@ -50,13 +49,8 @@ pub(crate) struct Args {
     #[arg(long, alias = "follow", value_name = "DIR")]
     allow_links_to: Vec<PathBuf>,
 
-    /// Certificate in PEM form for TLS, followed by those of its issuers; read again when it changes
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-
-    /// Key of the certificate in PEM form
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
 
     /// Database of places in MaxMind's format, such as GeoLite2-City.mmdb, with which the Geo-API sorts servers
     #[arg(long, value_name = "FILE")]
@@ -80,7 +74,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     args.storage.check(&buckets)?;
     let mut opened = args.serving.open(Service::Serve, args.listen)?;
     // Files of root alone are opened before the privileges are gone.
-    let tls = tls(args)?;
+    let tls = args.tls.open()?;
     let geo = args.geo_database.as_deref().map(GeoDatabase::open).transpose();
     let geo = geo.map_err(|error| {
         Failure::usage(chain(&error))
@@ -119,7 +113,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         tracing::warn!("{link} leads to {folder}, which is not served: allow it with --allow-links-to DIR");
     }
     let monitoring = opened.metrics.as_ref().and_then(|listener| listener.local_addr().ok());
-    let (tls, geo) = (tls.map(Arc::new), geo.map(Arc::new));
+    let geo = geo.map(Arc::new);
     let access_log = args.serving.start_log(&mut opened)?;
     let options = Options {
         limits: args.serving.limits(),
@@ -141,7 +135,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         None => format!("{url}/metrics"),
     };
     let manager = opened.manager.clone();
-    Controls { stopper: server.stopper(), tls, access_log, manager }.start(signals)?;
+    Controls { stopper: server.stopper(), tls, access_log, manager, reload: None }.start(signals)?;
     announce(args, &url, &metrics_url, &names)?;
     serving::tell_ready(&opened.manager, "server");
     let served = server.run().context(Kind::Network, "the server ended")?;
@@ -169,7 +163,7 @@ fn policy(args: &Args, folders: &[PathBuf], storages: Option<&StorageOptions>) -
 
 /// Returns the files that are opened for the server when they are others: also a key that its user can't read.
 fn openable(args: &Args) -> Openable {
-    let files = args.tls_cert.iter().chain(&args.tls_key).chain(args.storage.authorities());
+    let files = args.tls.files().chain(args.storage.authorities());
     files.fold(Openable::of_machine(), |openable, file| openable.file(file))
 }
 
@@ -196,15 +190,6 @@ fn announce(args: &Args, url: &str, metrics: &str, names: &[String]) -> Result<(
         }
     }
     out.finish()
-}
-
-fn tls(args: &Args) -> Result<Option<TlsFiles>, Failure> {
-    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
-    let tls = TlsFiles::open(certificate, key).map_err(|error| {
-        Failure::usage(chain(&error))
-            .hint("name the certificate with its issuers and its key, both in PEM form, with --tls-cert and --tls-key")
-    })?;
-    Ok(Some(tls))
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ pub(crate) struct Settings {
     publisher_keys: Option<PathBuf>,
     /// Folder of open transactions.
     transactions: Option<PathBuf>,
+    /// Folder of a gateway's database.
+    gateway: Option<PathBuf>,
     /// Folder that stands for `/` when configuration is read.
     pub(crate) config_root: PathBuf,
     /// The user's own configuration folder, which takes precedence over that of the machine.
@@ -62,6 +64,7 @@ const KEYS: &str = "/etc/cvmfs/keys";
 /// Storage of CernVM-FS's repositories.
 const ROOT_STORAGE: &str = "/srv/cvmfs";
 const ROOT_TRANSACTIONS: &str = "/var/spool/esker/transactions";
+const ROOT_GATEWAY: &str = "/var/lib/esker-gateway";
 const ROOT_SPOOL: &str = "/var/spool/cvmfs";
 
 /// Environment variable with the time of reproducible builds, in seconds since 1970.
@@ -119,11 +122,12 @@ impl Settings {
         let own_record = (!root)
             .then(|| home("XDG_STATE_HOME", ".local/state").map(|base| base.join("esker/setup.json")))
             .flatten();
-        let transactions = if root {
-            Some(PathBuf::from(ROOT_TRANSACTIONS))
-        } else {
-            home("XDG_STATE_HOME", ".local/state").map(|base| base.join("esker/transactions"))
+        let state = |of_root: &str, below: &str| match root {
+            true => Some(PathBuf::from(of_root)),
+            false => home("XDG_STATE_HOME", ".local/state").map(|base| base.join(below)),
         };
+        let transactions = state(ROOT_TRANSACTIONS, "esker/transactions");
+        let gateway = state(ROOT_GATEWAY, "esker/gateway");
         let keys = PathBuf::from(KEYS);
         let credential = folder("CREDENTIALS_DIRECTORY").map(|folder| folder.join(PASSPHRASE_CREDENTIAL));
         let passphrase_file =
@@ -132,6 +136,7 @@ impl Settings {
             environment,
             passphrase_file,
             transactions,
+            gateway,
             root,
             caches,
             runtime,
@@ -160,6 +165,11 @@ impl Settings {
     /// Returns the folder of open transactions, `named` on the command line or the default.
     pub(crate) fn transactions(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
         folder_or_default(named, self.transactions.as_ref(), "--transactions")
+    }
+
+    /// Returns the folder of a gateway's database, `named` on the command line or the default.
+    pub(crate) fn gateway(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
+        folder_or_default(named, self.gateway.as_ref(), "--state")
     }
 
     /// Returns the spool folder of CernVM-FS for a repository in CernVM-FS's own storage.
@@ -267,6 +277,7 @@ impl Settings {
             storage: Some(base.join("storage")),
             publisher_keys: Some(base.join("publisher-keys")),
             transactions: Some(base.join("transactions")),
+            gateway: Some(base.join("gateway")),
             config_root: base.join("root"),
             own_config: None,
             own_record: None,

@@ -84,6 +84,7 @@ impl Reader {
             ("http://server", self.url.clone()),
             ("0.0.0.0:8000", "127.0.0.1:0".to_owned()),
             ("0.0.0.0:3128", "127.0.0.1:0".to_owned()),
+            ("0.0.0.0:4929", "127.0.0.1:0".to_owned()),
             ("/build/", self.home("build/")),
             ("/mnt/", self.home("mnt/")),
             ("/srv/cvmfs", self.home(".local/share/esker/repositories")),
@@ -121,17 +122,17 @@ impl Reader {
         let (mut server, url) = started(&mut self.shell(&format!("exec {text}")));
         let address = url.strip_prefix("http://").expect("an address");
         let mut stream = TcpStream::connect(address).expect("connecting");
-        let path = if text.starts_with("esker proxy") {
-            format!("/cvmfs/{NAME}/.cvmfspublished")
-        } else {
-            "/".into()
+        let (path, said) = match text.split_whitespace().nth(1) {
+            Some("proxy") => (format!("/cvmfs/{NAME}/.cvmfspublished"), NAME),
+            Some("gateway") => ("/api/v1".to_owned(), "welcome"),
+            _ => ("/".to_owned(), NAME),
         };
         write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
             .expect("asking");
         let mut page = Vec::new();
         stream.read_to_end(&mut page).expect("an answer");
         let page = String::from_utf8_lossy(&page);
-        assert!(page.starts_with("HTTP/1.1 200 ") && page.contains(NAME), "{what}: {page}");
+        assert!(page.starts_with("HTTP/1.1 200 ") && page.contains(said), "{what}: {page}");
         stop(&mut server);
         assert!(server.wait().expect("its end").success(), "{what}");
     }
@@ -184,6 +185,7 @@ fn started(command: &mut Command) -> (Child, String) {
         // It names its state, too.
         line.strip_prefix("proxy at ")?.split_once(',').map(|(url, _)| url)
     });
+    let url = url.or_else(|| line.trim().strip_prefix("gateway at ")?.strip_suffix("/api/v1"));
     let url = url.unwrap_or_else(|| panic!("it said {line:?}"));
     (server, url.trim_end_matches('/').to_owned())
 }
@@ -374,6 +376,7 @@ fn the_examples_of_help_work() {
         "replicate",
         "serve",
         "proxy",
+        "gateway",
         "ls",
         "cat",
         "stat",
@@ -425,7 +428,7 @@ fn the_examples_of_help_work() {
         let (example, _) = example.split_once("\n\n").expect("a paragraph");
         let example = example.replace('\n', " ");
         match command {
-            "serve" | "proxy" => reader.serve(command, &example),
+            "serve" | "proxy" | "gateway" => reader.serve(command, &example),
             // Listens where only root may; `broker.rs` starts it elsewhere.
             "broker" => {}
             // The same example as that of one of its commands, whose repository is there by now.

@@ -67,7 +67,8 @@ pub(super) fn try_commit(
     settings: &Settings,
 ) -> Result<(), Failure> {
     let record = transaction.record()?;
-    let place = PublisherArgs::of(&record.storage, &record.keys).place(&record.repository, settings)?;
+    let place = PublisherArgs::in_folders(Some(&record.storage), Some(&record.keys))
+        .place(&record.repository, settings)?;
     let repository = how.open(&place, interrupt)?;
     let upper = Upper { filter: how.filter()?, ..transaction.upper()? };
     let work = |mut options: PublishOptions<'_>| {

@@ -39,7 +39,7 @@ const CAPABILITIES: &[Capability] = &[
     built(&["s3", "object storage"], "crates/object-storage/src/providers/sink.rs"),
     built(&["site proxy"], "crates/server/src/proxy.rs"),
     built(&["gateway"], "crates/gateway/src/lib.rs"),
-    planned(&["esker gateway", "publish through", "publishes through"], "crates/cli/src/commands/gateway.rs"),
+    built(&["esker gateway", "publish through", "publishes through"], "crates/cli/src/commands/gateway.rs"),
     built(&["metrics", "prometheus"], "crates/server/src/metrics.rs"),
     built(&["dashboard"], "crates/server/src/dashboard.rs"),
     planned(&["kubernetes", "csi"], "crates/csi/src/lib.rs"),

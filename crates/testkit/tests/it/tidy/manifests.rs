@@ -40,7 +40,7 @@ const AGREED: &[(&str, &str, &str)] = &[
     (
         "cli",
         "main.rs",
-        "cache-share, config, confine, format, fuse, journal, kernel-mount, maintain, node, object-storage, oci, prefetch, publish, repository, run, server, squashfs, store, threads, vfs, view",
+        "cache-share, config, confine, format, fuse, gateway, journal, kernel-mount, maintain, node, object-storage, oci, prefetch, publish, repository, run, server, squashfs, store, threads, vfs, view",
     ),
     ("testkit", "lib.rs", "format, store, vfs"),
     ("bench", "lib.rs", "format, fuse, kernel-mount, server, store, testkit, vfs, view"),
