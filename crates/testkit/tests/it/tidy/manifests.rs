@@ -30,7 +30,7 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("server", "site.rs", "format, object-storage, repository, store, threads"),
     ("publish", "publish.rs", "archive, format, repository, store"),
     ("config", "load.rs", "cache-share, format, store, threads, view"),
-    ("gateway", "lease.rs", "format, publish, repository, server, store, threads"),
+    ("gateway", "lease.rs", "format, object-storage, publish, repository, server, store, threads"),
     ("maintain", "collect.rs", "format, object-storage, publish, repository, store"),
     (
         "node",
