@@ -8,7 +8,6 @@ mod profile;
 mod profile_key;
 mod replace;
 mod requests;
-mod runtime;
 mod sink;
 mod source;
 
@@ -22,6 +21,9 @@ use source::BucketSource;
 
 pub use open::public_url;
 pub use sink::ObjectSink;
+
+/// Name of the threads that drive requests to buckets.
+const THREAD: &str = "esker-storage";
 
 /// Opens a bucket to publish to.
 pub(crate) fn bucket_sink(bucket: &Bucket, settings: &StorageSettings) -> Result<Arc<dyn Sink>, StoreError> {

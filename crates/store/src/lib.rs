@@ -35,6 +35,7 @@ mod pool;
 mod priority;
 mod progress;
 mod remote_file;
+mod request_thread;
 mod servers;
 mod sink;
 mod storage_problem;
@@ -80,6 +81,7 @@ pub use pool::WorkStatus;
 pub use priority::{Priority, Urgency};
 pub use progress::{ObjectOrigin, Progress, Requester};
 pub use remote_file::{Block, BlockCheck, RemoteFile};
+pub use request_thread::RequestThread;
 pub use servers::{
     Authorities, Dns, Family, InfoHeaders, KeptAuthorities, Login, Order, Proxies, Proxy, ProxyError,
     Servers, ServersError, Timings, without_passwords,

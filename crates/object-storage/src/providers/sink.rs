@@ -19,13 +19,15 @@ use esker_format::object::ObjectName;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 
-use esker_store::{Cause, FileLock, Listed, Locking, Put, Sink, StoreError, StoredFiles, Swap};
+use esker_store::{
+    Cause, FileLock, Listed, Locking, Put, RequestThread, Sink, StoreError, StoredFiles, Swap,
+};
 
+use super::THREAD;
 use super::open::public_url;
 use super::probe::{is_remembered, probe, remember};
 use super::replace::{Replaced, replace};
 use super::requests::{FileKind, ReadFailure, Requests};
-use super::runtime::StorageThread;
 use crate::settings::StorageSettings;
 use crate::url::Bucket;
 use esker_store::StorageProblem;
@@ -52,7 +54,7 @@ pub struct ObjectSink {
     uploads: Arc<Uploads>,
     /// True if conditional puts are known to be atomic.
     is_atomic: Mutex<bool>,
-    thread: StorageThread,
+    thread: RequestThread,
 }
 
 impl ObjectSink {
@@ -61,7 +63,7 @@ impl ObjectSink {
         let place = bucket.to_string();
         let failed = |problem| failure(&place, "opening", ".cvmfspublished", problem);
         let requests = Requests::new(bucket, settings).map_err(failed)?;
-        let thread = StorageThread::start().map_err(|error| {
+        let thread = RequestThread::start(THREAD).map_err(|error| {
             failed(StorageProblem::Unavailable(format!("a thread can't be started: {error}")))
         })?;
         let endpoint = public_url(bucket, settings).unwrap_or_default();

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_store::{
-    Callback, Cause, Fetch, MemoryBudget, Receiver, Share, Source, StorageProblem, StoreError, Stored,
+    Callback, Cause, Fetch, MemoryBudget, Receiver, RequestThread, Share, Source, StorageProblem, StoreError,
+    Stored,
 };
 use futures_util::stream::StreamExt;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::THREAD;
 use super::requests::Requests;
-use super::runtime::StorageThread;
 use crate::settings::StorageSettings;
 use crate::url::Bucket;
 
@@ -22,7 +23,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct BucketSource {
     reader: Arc<Reader>,
     budget: Arc<MemoryBudget>,
-    thread: StorageThread,
+    thread: RequestThread,
 }
 
 struct Reader {
@@ -45,7 +46,7 @@ impl BucketSource {
             StoreError::new("the storage", cause)
         };
         let requests = Requests::new(bucket, settings).map_err(failed)?;
-        let thread = StorageThread::start().map_err(|error| {
+        let thread = RequestThread::start(THREAD).map_err(|error| {
             failed(StorageProblem::Unavailable(format!("a thread can't be started: {error}")))
         })?;
         let permits = Semaphore::new(settings.connections());

@@ -1,21 +1,24 @@
-//! Thread that drives the requests to a bucket.
+//! Thread that drives requests with bodies, like those to a bucket or a gateway.
 
 use std::io;
 use std::thread::JoinHandle;
 
-use esker_store::{StorageProblem, interruption};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use crate::interruption;
+use crate::storage_problem::StorageProblem;
+
 /// A thread with a runtime. Its tasks end with it.
-pub(crate) struct StorageThread {
+pub struct RequestThread {
     handle: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl StorageThread {
-    pub(crate) fn start() -> io::Result<Self> {
+impl RequestThread {
+    /// Starts the thread.
+    pub fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             // For certificates of authorities, which are read once an hour.
@@ -23,7 +26,7 @@ impl StorageThread {
             .build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
-        let thread = esker_threads::spawn("esker-storage", move || {
+        let thread = esker_threads::spawn(name, move || {
             // An error means that the owner is gone, too.
             let _ = runtime.block_on(stopped);
         })?;
@@ -32,7 +35,7 @@ impl StorageThread {
 
     /// Runs work to its end, or until the process is interrupted, on the calling thread, and its connections on this one.
     /// Must not be called by a task of a runtime.
-    pub(crate) fn wait_for<T, E: From<StorageProblem>>(
+    pub fn wait_for<T, E: From<StorageProblem>>(
         &self,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
@@ -46,12 +49,12 @@ impl StorageThread {
     }
 
     /// Starts a task on this thread.
-    pub(crate) fn start_task(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub fn start_task(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.handle.spawn(task));
     }
 }
 
-impl Drop for StorageThread {
+impl Drop for RequestThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take()
