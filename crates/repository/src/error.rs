@@ -14,6 +14,8 @@ use esker_format::write::history::TagError;
 use esker_format::write::keys::KeyError;
 use esker_store::{LockHolder, StoreError};
 
+use crate::gateway::GatewayFailure;
+
 /// Reasons why a repository can't be read or its head can't be replaced. The last revision stays in place in all cases.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -281,6 +283,17 @@ pub enum RepositoryError {
         /// Reason for the refusal.
         reason: String,
     },
+    /// A gateway refuses what a publisher without keys asks for.
+    #[error("the gateway {gateway}: {failure}")]
+    Gateway {
+        /// Address of the gateway.
+        gateway: String,
+        /// The refusal.
+        failure: GatewayFailure,
+    },
+    /// Only publishers with keys can do this.
+    #[error("this can't be done through the gateway {0}, because it needs the keys of the repository")]
+    NotThroughGateway(String),
     /// The caller interrupted the operation.
     #[error("interrupted; the last revision is untouched")]
     Interrupted,

@@ -15,6 +15,7 @@ pub mod entry;
 mod entry_diff;
 mod error;
 mod file_content;
+mod gateway;
 pub mod head;
 mod held_base;
 mod key_folder;
@@ -30,6 +31,8 @@ mod recent_objects;
 pub mod replica_state;
 mod repository;
 mod revisions;
+mod served_files;
+mod served_sink;
 pub mod settings;
 mod settings_change;
 pub mod signed;
@@ -47,6 +50,7 @@ pub use encode::{Deflate, Encoder};
 pub use entry_diff::Attributes;
 pub use error::RepositoryError;
 pub use file_content::file_content;
+pub use gateway::{BuiltRevision, GatewayCommit, GatewayFailure, GatewaySession};
 pub use key_folder::{
     Copied, KeyCopy, KeyFile, KeyFolder, NEXT_CERTIFICATE, PassphraseFor, Passphrases, TokenKey, is_exposed,
 };
@@ -57,10 +61,11 @@ pub use open_work::{OpenWork, TransactionFolder};
 pub use replica_state::{ReplicaState, SkippedRevision};
 pub use repository::{Base, DATABASE_MAX, HISTORY_MAX, LOCK_WAIT, ReadHead, Repository};
 pub use revisions::{Earlier, Revision, Revisions};
+pub use served_files::{ServedFiles, temporary_files};
 pub use settings::{
     AutomaticCollect, Balance, Limits, LongXattrs, NAMED, NamedSetting, SettingValue, Settings, SpecialFiles,
     TTL,
 };
 pub use settings_change::{ChangedSetting, SettingsChange, SettingsChanged, SettingsError};
-pub use storage::{OpenStorage, RememberedStorage, Storage};
+pub use storage::{OpenStorage, RememberedGateway, RememberedStorage, Storage};
 pub use tree_diff::{ChangeKind, DiffCounts, DiffVisitor, PathDiff, TreeDiff};

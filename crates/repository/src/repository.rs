@@ -4,6 +4,7 @@
 //! ([`crate::commit`]), and a publisher of CernVM-FS as long as its spool folder is claimed.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::hash::ContentHash;
@@ -19,9 +20,11 @@ use esker_store::Sink;
 use crate::condemned::CondemnedFolder;
 use crate::disks::Disks;
 use crate::error::RepositoryError;
+use crate::gateway::GatewaySession;
 use crate::head::pending;
 use crate::key_folder::KeyFolder;
 use crate::replica_state::ReplicaState;
+use crate::served_files::ServedFiles;
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
@@ -37,10 +40,12 @@ pub const HISTORY_MAX: u64 = 1 << 30;
 pub struct Repository {
     pub(crate) name: RepositoryName,
     pub(crate) storage: Storage,
-    /// The keys that sign; none for a replica.
+    /// The keys that sign; none for a replica, and for a publisher that uses a gateway.
     pub(crate) publisher: Option<Publisher>,
-    /// Public keys of a replica; a publisher has them in its keys folder.
+    /// Public keys of a replica, or of a publisher without keys; another one has them in its keys folder.
     master: Option<MasterKeys>,
+    /// Session with the gateway that publishes; none if this process signs.
+    gateway: Option<Arc<dyn GatewaySession>>,
     pub(crate) settings: Settings,
     /// False if the folder has no settings, since another program made the repository.
     pub(crate) has_settings: bool,
@@ -140,6 +145,7 @@ impl Repository {
             storage,
             publisher,
             master: None,
+            gateway: None,
             settings,
             has_settings,
             head,
@@ -173,6 +179,7 @@ impl Repository {
             storage,
             publisher: None,
             master: Some(master),
+            gateway: None,
             settings: Settings::default(),
             has_settings: false,
             head,
@@ -187,13 +194,60 @@ impl Repository {
         })
     }
 
+    /// Opens a repository for publishing through a gateway, without its keys: verifies the head that its web server has.
+    pub fn open_at_gateway(
+        place: &Path,
+        name: &RepositoryName,
+        (files, master): (ServedFiles, MasterKeys),
+        session: Arc<dyn GatewaySession>,
+        now: UnixTime,
+    ) -> Result<Self, RepositoryError> {
+        let storage = Storage::served(place, files, Some(session.clone()));
+        storage.prepare()?;
+        let state = state::make(&storage)?;
+        let head = read_served_head(&**storage.sink(), name, &master, now)?.verified;
+        let settings = Settings::read(&*storage.disks().private, &Settings::path(&state))?;
+        Ok(Self {
+            name: name.clone(),
+            storage,
+            publisher: None,
+            master: Some(master),
+            gateway: Some(session),
+            has_settings: settings.is_some(),
+            settings: settings.unwrap_or_default(),
+            head,
+            spool: None,
+            replica_spool: None,
+            keys: KeyFolder::new(PathBuf::new(), name),
+            opened: now,
+            state,
+            collections: 0,
+            lock_wait: Some(LOCK_WAIT),
+            on_lock_wait: |_| {},
+        })
+    }
+
     /// Returns true if the repository is a replica.
     pub fn is_replica(&self) -> bool {
-        self.publisher.is_none()
+        self.publisher.is_none() && self.gateway.is_none()
+    }
+
+    /// Returns the session with the gateway that publishes; none if this process signs.
+    pub fn gateway(&self) -> Option<&dyn GatewaySession> {
+        self.gateway.as_deref()
+    }
+
+    /// Fails if a gateway publishes: only the owner of the keys can replace the head in other ways.
+    pub(crate) fn require_keys(&self) -> Result<(), RepositoryError> {
+        match &self.gateway {
+            Some(gateway) => Err(RepositoryError::NotThroughGateway(gateway.describe())),
+            None => Ok(()),
+        }
     }
 
     /// Returns the keys that sign.
     pub fn publisher(&self) -> Result<&Publisher, RepositoryError> {
+        self.require_keys()?;
         let source_url =
             || ReplicaState::read(self.storage.place()).ok().flatten().unwrap_or_default().servers;
         let place = self.storage.describe();
@@ -286,6 +340,9 @@ impl Repository {
     pub fn read_head(&self) -> Result<ReadHead, RepositoryError> {
         match (&self.publisher, &self.master) {
             (Some(publisher), _) => read_head(self.sink(), &self.name, &self.keys, publisher, self.opened),
+            (None, Some(master)) if self.gateway.is_some() => {
+                read_served_head(self.sink(), &self.name, master, self.opened)
+            }
             (None, Some(master)) => read_replica_head(self.sink(), &self.name, master, self.opened),
             (None, None) => Err(RepositoryError::NotReplica(self.storage.describe())),
         }
@@ -327,6 +384,17 @@ fn read_head(
         return Err(RepositoryError::NotListed(keys.certificate_file()));
     }
     Ok(ReadHead { verified, bytes: signed.manifest })
+}
+
+/// Reads and verifies the head of a publisher without keys, as clients do.
+fn read_served_head(
+    sink: &dyn Sink,
+    name: &RepositoryName,
+    master: &MasterKeys,
+    now: UnixTime,
+) -> Result<ReadHead, RepositoryError> {
+    let signed = SignedFiles::read(sink, name)?;
+    Ok(ReadHead { verified: signed.verify(name, master, now)?, bytes: signed.manifest })
 }
 
 /// Reads and verifies the head of a replica. Its whitelist may have expired: a replica has to free space all the same.

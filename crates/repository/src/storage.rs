@@ -5,6 +5,7 @@
 //!   .cvmfspublished, data/ …      the repository        -
 //!   .esker/                       publisher's state     publisher's state
 //!   .esker/storage.json           -                     URL and settings of the storage
+//!   .esker/gateway.json           without keys: address of the gateway, and of the web server
 //! ```
 //!
 //! A repository is named by its place in both cases, so everything that belongs to a publisher (settings, hooks, open
@@ -12,6 +13,7 @@
 //! compare-and-swap.
 
 mod remembered;
+mod remembered_gateway;
 
 use std::fmt;
 use std::io;
@@ -25,9 +27,13 @@ use esker_store::{FileLock, LocalSink, Sink, make_dirs};
 
 use crate::disks::Disks;
 use crate::error::RepositoryError;
+use crate::gateway::GatewaySession;
+use crate::served_files::ServedFiles;
+use crate::served_sink::ServedSink;
 use crate::signed::SMALL_FILE_MAX;
 
 pub use remembered::RememberedStorage;
+pub use remembered_gateway::RememberedGateway;
 
 /// Folder of objects.
 const DATA: &str = "data";
@@ -43,6 +49,8 @@ pub struct Storage {
     place: PathBuf,
     sink: Arc<dyn Sink>,
     disks: Disks,
+    /// True if the repository is changed through a gateway.
+    is_served: bool,
 }
 
 /// Argument of operations on a repository: its storage, or the path at which it is opened.
@@ -95,16 +103,24 @@ impl Storage {
 
     /// Opens the storage of the repository at a place on disks of the caller.
     pub fn open_on(disks: &Disks, place: &Path) -> Result<Self, RepositoryError> {
+        if let Some(gateway) = RememberedGateway::read_on(disks, place)? {
+            return Ok(Self { disks: disks.clone(), ..Self::served(place, gateway.files()?, None) });
+        }
         let sink: Arc<dyn Sink> = match RememberedStorage::read_on(disks, place)? {
             Some(remembered) => remembered.open(disks, place)?,
             None => Arc::new(LocalSink::on(place, disks.served.clone())),
         };
-        Ok(Self { place: place.to_owned(), sink, disks: disks.clone() })
+        Ok(Self { disks: disks.clone(), ..Self::new(place, sink) })
     }
 
     /// Returns the storage of a sink, with the place of the publisher's state.
     pub fn new(place: &Path, sink: Arc<dyn Sink>) -> Self {
-        Self { place: place.to_owned(), sink, disks: Disks::default() }
+        Self { place: place.to_owned(), sink, disks: Disks::default(), is_served: false }
+    }
+
+    /// Returns the storage of a publisher without keys: a web server, and the session with a gateway that takes objects.
+    pub fn served(place: &Path, files: ServedFiles, session: Option<Arc<dyn GatewaySession>>) -> Self {
+        Self { is_served: true, ..Self::new(place, Arc::new(ServedSink::new(files, session))) }
     }
 
     /// Returns the place of the repository on this machine.
@@ -129,7 +145,7 @@ impl Storage {
 
     /// Returns the sink for data that publishers on several machines share; none if all of them share the state folder.
     pub fn shared(&self) -> Option<Arc<dyn Sink>> {
-        (!self.is_folder()).then(|| self.sink.clone())
+        (!self.is_folder() && !self.is_served).then(|| self.sink.clone())
     }
 
     /// Returns the folder or URL, for messages.

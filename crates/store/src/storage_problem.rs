@@ -31,6 +31,9 @@ pub enum StorageProblem {
     /// The stored bytes are not those of the object.
     #[error("{0}")]
     Damaged(String),
+    /// A gateway that objects are sent through refuses it, or can't be used.
+    #[error("{0}")]
+    Gateway(String),
     /// The process was interrupted while it waited.
     #[error("interrupted")]
     Interrupted,
@@ -60,6 +63,9 @@ impl StorageProblem {
             Self::Refused(_) => "check the endpoint, the region and the storage class",
             Self::NotAtomic(_) => {
                 "use a server with atomic conditional puts, or name a lock file that all publishers of the repository share"
+            }
+            Self::Gateway(_) => {
+                "the gateway's log says more; what was stored so far is used when the command is run again"
             }
             Self::Interrupted => "what was stored so far is used when the command is run again",
             Self::Damaged(_) => "run `esker check` on the repository",

@@ -65,6 +65,7 @@ impl RootLock {
 impl Repository {
     /// Takes the lock of the head, after waiting for other publishers, and reads the head.
     pub fn lock_head<'r>(&'r self, stop: &'r AtomicBool) -> Result<HeadLock<'r>, RepositoryError> {
+        self.require_keys()?;
         let lock = wait(&self.storage, self.is_replica(), (self.lock_wait, self.on_lock_wait), stop)?;
         // The list after the head: a collector lists objects first, and replaces the head then.
         let head = self.read_head()?;

@@ -7,6 +7,7 @@ use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_object_storage::{Environment, StorageSettings, StorageUrl, open_storage, public_url};
 use esker_store::{Sink, changeable_record, make_dirs, persist, read_file};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::disks::Disks;
@@ -54,24 +55,9 @@ impl RememberedStorage {
 
     pub(super) fn read_on(disks: &Disks, place: &Path) -> Result<Option<Self>, RepositoryError> {
         let path = path(place);
-        let text =
-            read_file(&*disks.private, &path, FILE_MAX).map_err(RepositoryError::file("reading", &path))?;
-        let Some(text) = text else { return Ok(None) };
-        let refused = |reason: String| RepositoryError::Settings { path: path.clone(), reason };
-        // It names the servers that get credentials of this process.
-        match changeable_record(&path) {
-            Ok(None) => {}
-            Ok(Some(part)) => {
-                return Err(refused(format!(
-                    "it says where credentials are sent, and users other than this one and root can change {}; run the \
-                     command as the owner, or give it to root (chown) and take away the permissions of others (chmod go-w)",
-                    part.display()
-                )));
-            }
-            Err(source) => return Err(RepositoryError::file("looking at", &path)(source)),
-        }
-        let stored: Stored = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
-        let url = StorageUrl::parse(&stored.url).map_err(|error| refused(error.to_string()))?;
+        let Some(stored) = read_record::<Stored>(disks, &path)? else { return Ok(None) };
+        let url = StorageUrl::parse(&stored.url)
+            .map_err(|error| RepositoryError::Settings { path, reason: error.to_string() })?;
         Ok(Some(Self { url, settings: stored.settings }))
     }
 
@@ -88,14 +74,8 @@ impl RememberedStorage {
 
     /// Remembers the storage at a place.
     pub fn write(&self, place: &Path) -> Result<(), RepositoryError> {
-        let disks = Disks::default();
-        let state = folder(place);
-        make_dirs(&*disks.private, &state).map_err(RepositoryError::file("making folder", &state))?;
         let stored = Stored { url: self.url.to_string(), settings: self.settings.clone() };
-        let text =
-            serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
-        let path = path(place);
-        persist(&*disks.private, &path, &text).map_err(RepositoryError::file("writing", &path))
+        write_record(&path(place), &stored)
     }
 
     /// Forgets the storage at a place, and removes the folders that are empty then.
@@ -131,12 +111,45 @@ impl RememberedStorage {
     }
 }
 
+/// Reads a record that says where requests with credentials go; none if there is none.
+pub(super) fn read_record<T: DeserializeOwned>(
+    disks: &Disks,
+    path: &Path,
+) -> Result<Option<T>, RepositoryError> {
+    let text = read_file(&*disks.private, path, FILE_MAX).map_err(RepositoryError::file("reading", path))?;
+    let Some(text) = text else { return Ok(None) };
+    let refused = |reason: String| RepositoryError::Settings { path: path.to_owned(), reason };
+    // It names the servers that get credentials of this process.
+    match changeable_record(path) {
+        Ok(None) => {}
+        Ok(Some(part)) => {
+            return Err(refused(format!(
+                "it says where credentials are sent, and users other than this one and root can change {}; run the \
+                 command as the owner, or give it to root (chown) and take away the permissions of others (chmod go-w)",
+                part.display()
+            )));
+        }
+        Err(source) => return Err(RepositoryError::file("looking at", path)(source)),
+    }
+    serde_json::from_slice(&text).map(Some).map_err(|error| refused(error.to_string()))
+}
+
+/// Writes a record into the folder of the publisher's state, which is made.
+pub(super) fn write_record(path: &Path, record: &impl Serialize) -> Result<(), RepositoryError> {
+    let disks = Disks::default();
+    let state = path.parent().unwrap_or(path);
+    make_dirs(&*disks.private, state).map_err(RepositoryError::file("making folder", state))?;
+    let text =
+        serde_json::to_vec_pretty(record).expect("settings become JSON because all their keys are text");
+    persist(&*disks.private, path, &text).map_err(RepositoryError::file("writing", path))
+}
+
 fn path(place: &Path) -> PathBuf {
     folder(place).join(FILE)
 }
 
 /// Returns the folder of the publisher's state.
-fn folder(place: &Path) -> PathBuf {
+pub(super) fn folder(place: &Path) -> PathBuf {
     place.join(FOLDER)
 }
 
