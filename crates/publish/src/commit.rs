@@ -14,6 +14,7 @@
 
 mod prepared;
 mod rebase;
+mod submit;
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,7 @@ use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use esker_repository::{
-    Base, BranchHead, BranchRequest, Repository,
+    Base, BranchHead, BranchRequest, Repository, RepositoryError,
     head::{HeadLock, Next, read_history},
 };
 use esker_store::Swap;
@@ -37,6 +38,8 @@ use crate::revision::{Context, PublishOptions};
 use crate::revived_objects::revived_objects;
 
 use prepared::{Prepared, Written};
+
+pub(crate) use submit::submit_tags;
 
 /// Tag for a revision, beside the automatic tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,6 +73,9 @@ pub(crate) fn commit(
     report: &mut Report,
 ) -> Result<(), PublishError> {
     let repository = context.repository;
+    if let Some(gateway) = repository.gateway() {
+        return submit::submit(context, changes, gateway, options, report);
+    }
     let begun = context.seconds();
     (options.progress)(context.counters.progress(Phase::Catalogs, 0, 0, context.started.elapsed()));
     let mut prepared = Prepared::new(context, changes, repository.read_head()?, options)?;
@@ -153,8 +159,10 @@ fn publish(
 ) -> Result<Swap, PublishError> {
     let profiles = Profiles::of(context.repository);
     let Some(written) = &prepared.written else {
+        let removes = context.submission.is_some_and(|rules| !rules.removed_tags.is_empty());
         let swap = match &options.tag.name {
             Some(_) => tag(context, lock, prepared.onto.new.as_ref(), &options.tag, report)?,
+            None if removes => tag(context, lock, None, &options.tag, report)?,
             None => {
                 report.warnings.extend(context.message_warning(options));
                 Swap::Replaced
@@ -221,7 +229,7 @@ fn publish(
     Ok(swap)
 }
 
-/// Adds a tag to the base of the changes, which make no difference to it.
+/// Changes tags: the base of the changes, which make no difference to it, gets one, and those of a submission are removed.
 fn tag(
     context: &Context<'_>,
     lock: &HeadLock<'_>,
@@ -232,21 +240,23 @@ fn tag(
     let base = context.published.root()?;
     let mut history = lock.history()?;
     new_branch.into_iter().try_for_each(|branch| history.add_branch(branch.clone()))?;
-    let Some(name) = name_for(context.repository, &history, request, context.now)? else {
-        return Ok(Swap::Replaced);
-    };
-    let modified = base.catalog.properties().last_modified;
-    history.add(Tag {
-        name: name.clone(),
-        root_catalog: base.hash,
-        size: Some(context.base.size.unwrap_or(0)),
-        revision: context.base.revision,
-        timestamp: modified.unwrap_or(lock.head().verified.timestamp()),
-        description: request.description.clone(),
-        branch: request.branch_name().to_owned(),
-    })?;
+    if let Some(rules) = context.submission {
+        history.remove(rules.removed_tags)?;
+    }
+    if let Some(name) = &request.name {
+        let modified = base.catalog.properties().last_modified;
+        history.add(Tag {
+            name: name.clone(),
+            root_catalog: base.hash,
+            size: Some(context.base.size.unwrap_or(0)),
+            revision: context.base.revision,
+            timestamp: modified.unwrap_or(lock.head().verified.timestamp()),
+            description: request.description.clone(),
+            branch: request.branch_name().to_owned(),
+        })?;
+    }
     let swap = lock.publish(Next { history: Some(history), ..lock.same_revision(context.now) })?;
-    report.tag = Some(name);
+    report.tag.clone_from(&request.name);
     report.branch = request.branch.as_ref().map(|branch| branch.name.clone());
     Ok(swap)
 }
@@ -276,7 +286,8 @@ pub(crate) fn name_for(
     }
     let automatic = || repository.settings().automatic_tags.then(|| history.automatic_name(now));
     let name = tag.name.clone().or_else(automatic);
-    if name.is_none() && !tag.description.is_empty() {
+    // A gateway has settings of its own.
+    if name.is_none() && !tag.description.is_empty() && repository.gateway().is_none() {
         return Err(PublishError::MessageWithoutTag);
     }
     Ok(name)
@@ -288,6 +299,9 @@ pub(crate) fn check_tag(
     tag: &TagRequest,
     now: UnixTime,
 ) -> Result<Option<String>, PublishError> {
+    if let (Some(gateway), Some(_)) = (repository.gateway(), &tag.branch) {
+        return Err(RepositoryError::NotThroughGateway(gateway.describe()).into());
+    }
     // The newest head: a collect may have taken the history of an earlier one.
     let head = repository.read_head()?.verified;
     let draft = read_history(repository, head.history())?;

@@ -136,6 +136,15 @@ impl ContentIndex {
         Ok(())
     }
 
+    /// Removes all entries: some name objects that are no longer stored.
+    pub(crate) fn forget(&self) {
+        for (number, shard) in self.shards.iter().enumerate() {
+            *shard.lock() = Shard { entries: Some(HashMap::new()), changed: false };
+            // What stays there is found to be wrong again.
+            let _ = state::remove(&*self.disk, &self.folder.join(format!("{number:02x}")));
+        }
+    }
+
     fn shard(&self, key: &ContentKey) -> &Mutex<Shard> {
         &self.shards[usize::from(key.digest[0])]
     }

@@ -337,8 +337,17 @@ impl<'r> Context<'r> {
         options: &mut PublishOptions<'_>,
         report: &mut Report,
     ) -> Result<(), PublishError> {
-        self.finish(changes, options, report)?;
-        snapshots::follow(self.repository, self.now, &options.stop, report);
+        let finished = self.finish(changes, options, report);
+        let is_at_gateway = self.repository.gateway().is_some();
+        if let (true, Some(index), Err(PublishError::Repository(RepositoryError::Collected { .. }))) =
+            (is_at_gateway, index, &finished)
+        {
+            index.forget();
+        }
+        finished?;
+        if !is_at_gateway {
+            snapshots::follow(self.repository, self.now, &options.stop, report);
+        }
         if let Some(index) = index {
             report.remembered(index.write());
         }

@@ -6,12 +6,14 @@ use esker_format::history::{Branch, DEFAULT_BRANCH, History, Tag};
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use esker_repository::{
-    Repository, Revisions,
+    GatewaySession, Repository, RepositoryError, Revisions,
     head::{self, Next, exclusively},
 };
 use serde::Serialize;
 
+use crate::commit::submit_tags;
 use crate::error::PublishError;
+use crate::revision::Context;
 use crate::revived_objects::revived_objects;
 use crate::snapshots;
 
@@ -157,6 +159,9 @@ impl TagChange {
         now: UnixTime,
         stop: &AtomicBool,
     ) -> Result<TagReport, PublishError> {
+        if let Some(gateway) = repository.gateway() {
+            return self.submit(repository, gateway, now);
+        }
         let base = repository.begin();
         let mut report = exclusively::<_, PublishError>(repository, stop, |lock| {
             let revisions = Revisions::of_head(repository, lock.head().verified.clone())?;
@@ -173,6 +178,32 @@ impl TagChange {
             Ok((Some(Next { history: Some(history), ..lock.same_revision(now) }), report))
         })?;
         report.snapshots = snapshots::refresh(repository, now, stop)?.map(|revision| revision.number);
+        Ok(report)
+    }
+
+    /// Changes tags of the newest revision through a gateway, which takes no other changes of tags.
+    fn submit(
+        &self,
+        repository: &Repository,
+        gateway: &dyn GatewaySession,
+        now: UnixTime,
+    ) -> Result<TagReport, PublishError> {
+        let head = repository.read_head()?.verified;
+        let newest = head.root_catalog().hash.to_string();
+        let mut history = head::read_history(repository, head.history())?;
+        let report = self.apply(&Revisions::of_head(repository, head)?, &mut history)?;
+        let no_names = Vec::new();
+        let (tag, text, removed) = match self {
+            Self::Remove { names } => (None, "", names),
+            Self::Add { name, description, .. } if report.added.iter().any(|tag| tag.root == newest) => {
+                (Some(name.as_str()), description.as_str(), &no_names)
+            }
+            Self::Add { .. } | Self::Move { .. } => {
+                return Err(RepositoryError::NotThroughGateway(gateway.describe()).into());
+            }
+        };
+        let context = Context::without_index(repository, repository.begin(), now)?;
+        submit_tags(&context, gateway, (tag, removed), text)?;
         Ok(report)
     }
 
