@@ -32,7 +32,7 @@ use crate::usage::Usage;
 use crate::wire::{self, VERSION_MAX, VERSION_MIN};
 
 /// Most names in a question which objects are there.
-const NAMES_MAX: usize = 10_000;
+pub(crate) const NAMES_MAX: usize = 10_000;
 /// Longest name of a publisher's host that is kept.
 const HOST_MAX: usize = 255;
 
@@ -251,8 +251,17 @@ impl Gateway {
             expires: now.after(self.life(&signer.key, None)),
             state: State::Open,
         };
-        let token = Token::random();
+        let proposed = request.token.as_deref().and_then(Token::proposed);
+        let token = proposed.unwrap_or_else(Token::random);
         let made = self.change("acquired", |leases, now| {
+            match leases.get(&token) {
+                // The answer to the same request was lost.
+                Some(known) if known.is_held(now) && known.key == signer.name && known.path == path => {
+                    return Ok(Vec::new());
+                }
+                Some(_) => return Err(Refused::OtherKey.into()),
+                None => {}
+            }
             if let Some(most) = signer.key.limits.leases {
                 let stays = |lease: &Lease| {
                     lease.key == signer.name && !(request.take_over && path.covers(&lease.path))

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod authorization;
+mod client;
 mod clock;
 mod database;
 mod error;
@@ -29,6 +30,7 @@ mod usage;
 pub mod wire;
 
 pub use authorization::Authorization;
+pub use client::{GatewayAddress, LeaseWish, Session};
 pub use clock::{Clock, steady_clock};
 pub use database::{Database, DatabaseError, OpenFile, Record};
 pub use error::GatewayError;

@@ -20,6 +20,12 @@ impl Token {
         Self(BASE32.encode(&bytes))
     }
 
+    /// Returns the token that a publisher proposes; none if it is of another form than those of [`Self::random`].
+    pub fn proposed(text: &str) -> Option<Self> {
+        let is_token = BASE32.decode(text.as_bytes()).is_ok_and(|bytes| bytes.len() == LEN);
+        is_token.then(|| Self::named(text))
+    }
+
     /// Returns the token that a publisher names. It need not be one of a lease.
     pub fn named(text: &str) -> Self {
         Self(text.to_owned())
@@ -53,5 +59,9 @@ mod tests {
         assert_ne!(one, other);
         assert_eq!((one.secret().len(), BASE32.decode(one.secret().as_bytes()).unwrap().len()), (56, LEN));
         assert!(!format!("{one:?}").contains(one.secret()));
+        assert_eq!(Token::proposed(one.secret()), Some(one.clone()));
+        assert!(
+            ["", "MFRGG===", &one.secret().to_lowercase()].iter().all(|text| Token::proposed(text).is_none())
+        );
     }
 }

@@ -27,6 +27,9 @@ pub struct Acquire {
     /// Ends the leases that the same key has in the directory, because their publisher is gone.
     #[serde(default)]
     pub take_over: bool,
+    /// Token that the publisher proposes, so that it can repeat a request whose answer was lost.
+    #[serde(default)]
+    pub token: Option<String>,
 }
 
 /// Leading JSON of a payload.

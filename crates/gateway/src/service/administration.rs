@@ -21,9 +21,12 @@ use crate::wire::{self, Answer};
 /// Records of the audit log in an answer.
 const RECORDS: usize = 1000;
 
-/// Says who answers.
+/// Version of what this gateway has beside the interface of the reference.
+const ADDITIONS: u32 = 1;
+
+/// Says who answers, which tells Esker's publishers what they can ask for.
 pub(super) async fn welcome() -> Reply {
-    Answer::ok().with("welcome", "This is the gateway of Esker").into()
+    Answer::ok().with("welcome", "This is the gateway of Esker").with("esker", ADDITIONS).into()
 }
 
 /// Returns the repositories with their keys and directories.

@@ -45,18 +45,24 @@ pub(super) async fn acquire(
     let body = small(body).await?;
     let signer = service.gateway.signer(authorization(&headers), &body)?;
     let request: wire::Acquire = parse(&body)?;
-    acquired(&service, signer, request).await.map_err(Reply::from)
+    Ok(acquired(&service, signer, request).await?.0.into())
 }
 
-async fn acquired(service: &Service, signer: Signer, request: wire::Acquire) -> Result<Reply, GatewayError> {
+async fn acquired(
+    service: &Service,
+    signer: Signer,
+    request: wire::Acquire,
+) -> Result<(Answer, Lease), GatewayError> {
     let gateway = service.gateway.clone();
     let work = tokio::task::spawn_blocking(move || gateway.acquire(&signer, &request));
     let (token, lease) = work.await.unwrap_or(Err(GatewayError::Failed))?;
-    Ok(leased(&token, &lease))
+    Ok((Answer::lease(token.secret(), lease.protocol), lease))
 }
 
-fn leased(token: &Token, lease: &Lease) -> Reply {
-    Answer::lease(token.secret(), lease.protocol).into()
+/// Adds the time that a lease lives, by which a publisher knows when to renew it.
+fn with_life(service: &Service, answer: Answer, lease: &Lease) -> Answer {
+    let life = lease.expires.0.saturating_sub(service.gateway.now().0).max(0) / 1000;
+    answer.with("lease_seconds", life)
 }
 
 /// A request of Esker's publishers, which may wait.
@@ -90,7 +96,8 @@ pub(super) async fn acquire_or_wait(
                 Err(error @ GatewayError::Lease(Refused::Busy { .. })) => error,
                 other => {
                     service.gateway.leave_queue((&who.0, &who.1), &path);
-                    return other.map_err(Reply::from);
+                    let (answer, lease) = other?;
+                    return Ok(with_life(&service, answer, &lease).into());
                 }
             },
         };
@@ -128,5 +135,5 @@ pub(super) async fn renew(
     let renew = move || gateway.renew(&signer, &Token::named(&token), refresh.expires_in_sec);
     let lease = blocking(renew).await?;
     let data: Value = wire::lease_data(&lease);
-    Ok(Answer::ok().with("data", data).into())
+    Ok(with_life(&service, Answer::ok().with("data", data), &lease).into())
 }

@@ -9,6 +9,7 @@ use axum::response::IntoResponse;
 
 use crate::error::GatewayError;
 use crate::lease::{Millis, Refused};
+use crate::target::PublishFailure;
 use crate::wire::Answer;
 
 /// Type of all answers, as the reference's gateway says it.
@@ -47,6 +48,9 @@ impl From<GatewayError> for Reply {
             GatewayError::Database(_) => {
                 tracing::error!("{}", with_causes(&error));
                 Answer::error("the gateway's database can't be used")
+            }
+            GatewayError::Publish(PublishFailure::Conflict { paths }) => {
+                Answer::error(error.to_string()).with("conflicts", paths.clone())
             }
             GatewayError::Intake(_) | GatewayError::Publish(_) => {
                 tracing::warn!("{}", with_causes(&error));

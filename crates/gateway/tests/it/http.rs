@@ -15,14 +15,19 @@ use crate::publisher::{Station, object, pack, request, root, sign};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A gateway behind a socket.
-struct Running {
-    station: Station,
-    address: SocketAddr,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    serving: Serving,
+    pub(crate) station: Station,
+}
+
+/// The thread of a server, which ends with this.
+struct Serving {
     stopper: Stopper,
     thread: Option<JoinHandle<Served>>,
 }
 
-impl Drop for Running {
+impl Drop for Serving {
     fn drop(&mut self) {
         self.stopper.stop();
         let ended = self.thread.take().map(JoinHandle::join);
@@ -38,17 +43,24 @@ struct Heard {
 }
 
 impl Running {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::of(Station::new(), Limits::default())
     }
 
-    fn of(station: Station, limits: Limits) -> Self {
+    pub(crate) fn of(station: Station, limits: Limits) -> Self {
         let listener = Server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let options = Options { limits, blocking_threads: Some(BLOCKING_THREADS), ..Options::default() };
         let server = Server::of_router(vec![listener], service(station.gateway.clone()), options).unwrap();
         let (address, stopper) = (server.address(), server.stopper());
         let thread = std::thread::spawn(move || server.run().unwrap());
-        Self { station, address, stopper, thread: Some(thread) }
+        Self { station, address, serving: Serving { stopper, thread: Some(thread) } }
+    }
+
+    /// Ends the gateway and its server, and starts both again.
+    pub(crate) fn restart(self) -> Self {
+        let Self { station, serving, .. } = self;
+        drop(serving);
+        Self::of(station.restart(), Limits::default())
     }
 
     fn connect(&self) -> TcpStream {
@@ -68,7 +80,7 @@ impl Running {
         self.ask(method, path, &signature("one", input), body).body
     }
 
-    fn token(&self, path: &str) -> String {
+    pub(crate) fn token(&self, path: &str) -> String {
         let text = format!(r#"{{"path" : "{path}", "api_version" : "2", "hostname" : "h"}}"#);
         let answer = self.signed("POST", "/api/v1/leases", text.as_bytes(), text.as_bytes());
         let value: serde_json::Value = serde_json::from_str(&answer).unwrap();

@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 mod bucket;
+mod client;
 mod database;
 mod disk;
 mod engine;
 mod http;
 mod model;
 mod publisher;
+mod relay;
 mod repository;
 mod target;

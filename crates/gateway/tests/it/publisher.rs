@@ -105,7 +105,13 @@ pub(crate) fn sign(key: &str, input: &[u8]) -> String {
 }
 
 pub(crate) fn acquire(path: &str) -> wire::Acquire {
-    wire::Acquire { path: path.to_owned(), api_version: 2, hostname: "h".to_owned(), take_over: false }
+    wire::Acquire {
+        path: path.to_owned(),
+        api_version: 2,
+        hostname: "h".to_owned(),
+        take_over: false,
+        token: None,
+    }
 }
 
 pub(crate) fn root(number: u8) -> ContentHash {

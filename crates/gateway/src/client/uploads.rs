@@ -1,0 +1,198 @@
+//! Objects on their way to a gateway: collected into packs, of which several are sent at once.
+
+use std::collections::{BTreeSet, HashSet};
+use std::mem;
+use std::sync::Arc;
+
+use axum::http::Method;
+use bytes::Bytes;
+use esker_format::object::ObjectName;
+use esker_repository::GatewayFailure;
+use esker_store::{Put, RequestThread};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::failure::Failed;
+use super::requests::Wanted;
+use super::session::Leased;
+use crate::gateway::NAMES_MAX;
+use crate::pack::{PackHeader, PackedObject};
+
+/// Bytes from which a batch is sent.
+const BATCH: usize = 16 << 20;
+/// Number of batches that are sent at once; one with a large object counts as several.
+const AT_ONCE: usize = 4;
+/// Unit in which bytes on their way are counted.
+const UNIT: usize = 1 << 20;
+/// Number of units that may be on their way.
+const UNITS: u32 = (AT_ONCE * BATCH / UNIT) as u32;
+
+/// Objects that are sent together.
+#[derive(Default)]
+struct Batch {
+    objects: Vec<PackedObject>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Objects {
+    batch: Batch,
+    /// Objects that were put.
+    sent: HashSet<ObjectName>,
+    /// Objects that are not put, because they should be stored already.
+    expected: BTreeSet<ObjectName>,
+}
+
+/// The objects of a session.
+pub(super) struct Uploads {
+    leased: Arc<Leased>,
+    thread: Arc<RequestThread>,
+    objects: Mutex<Objects>,
+    room: Arc<Semaphore>,
+    failed: Arc<Mutex<Option<GatewayFailure>>>,
+}
+
+impl Uploads {
+    pub(super) fn new(leased: Arc<Leased>, thread: Arc<RequestThread>) -> Self {
+        let room = Arc::new(Semaphore::new(UNITS as usize));
+        Self { leased, thread, objects: Mutex::default(), room, failed: Arc::default() }
+    }
+
+    /// Takes an object. Blocks while too much is on its way.
+    pub(super) fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, GatewayFailure> {
+        self.check()?;
+        let full = {
+            let mut objects = self.objects.lock();
+            if !objects.sent.insert(*name) {
+                return Ok(Put::Present);
+            }
+            let batch = &mut objects.batch;
+            batch.objects.push(PackedObject { name: *name, len: stored.len() as u64 });
+            batch.bytes.extend_from_slice(stored);
+            let is_full = batch.bytes.len() >= BATCH || batch.objects.len() >= NAMES_MAX;
+            is_full.then(|| mem::take(batch))
+        };
+        full.map_or(Ok(()), |batch| self.start(batch))?;
+        Ok(Put::Stored)
+    }
+
+    /// Returns true if an object was sent. One of an earlier session is expected to be stored, if that can be asked for.
+    pub(super) fn expect(&self, name: &ObjectName) -> bool {
+        let mut objects = self.objects.lock();
+        if !objects.sent.contains(name) && self.leased.is_esker {
+            objects.expected.insert(*name);
+        }
+        objects.sent.contains(name) || self.leased.is_esker
+    }
+
+    /// Waits until all objects are stored.
+    pub(super) fn flush(&self) -> Result<(), GatewayFailure> {
+        let batch = mem::take(&mut self.objects.lock().batch);
+        if !batch.objects.is_empty() {
+            self.start(batch)?;
+        }
+        drop(self.reserve(UNITS)?);
+        self.check()
+    }
+
+    /// Fails if objects that were expected to be stored are not.
+    pub(super) fn check_expected(&self) -> Result<(), GatewayFailure> {
+        let expected = mem::take(&mut self.objects.lock().expected);
+        let expected: Vec<ObjectName> = expected.into_iter().collect();
+        let mut missing = 0;
+        for names in expected.chunks(NAMES_MAX) {
+            let found = self.thread.wait_for(missing_of(&self.leased, names));
+            missing += found.map_err(Failed::into_failure)?.len();
+        }
+        if missing > 0 { Err(GatewayFailure::Lacks(missing as u64)) } else { Ok(()) }
+    }
+
+    fn check(&self) -> Result<(), GatewayFailure> {
+        self.failed.lock().clone().map_or(Ok(()), Err)
+    }
+
+    fn reserve(&self, units: u32) -> Result<OwnedSemaphorePermit, GatewayFailure> {
+        let reserved = self.thread.wait_for(async {
+            let permit = self.room.clone().acquire_many_owned(units).await;
+            Ok::<_, Failed>(permit.expect("the room for objects is never closed"))
+        });
+        reserved.map_err(Failed::into_failure)
+    }
+
+    /// Sends a batch on the thread of the connections, once there is room for it.
+    fn start(&self, batch: Batch) -> Result<(), GatewayFailure> {
+        let units = u32::try_from(batch.bytes.len() / UNIT).unwrap_or(UNITS);
+        // The reference's gateway takes one pack after the other.
+        let units = if self.leased.is_esker { units.clamp(1, UNITS) } else { UNITS };
+        let permit = self.reserve(units)?;
+        let (leased, failed) = (self.leased.clone(), self.failed.clone());
+        self.thread.start_task(async move {
+            if let Err(failure) = send(&leased, batch).await {
+                failed.lock().get_or_insert(failure.into_failure());
+            }
+            drop(permit);
+        });
+        Ok(())
+    }
+}
+
+/// Sends the objects of a batch that the gateway lacks.
+async fn send(leased: &Leased, batch: Batch) -> Result<(), Failed> {
+    let Batch { mut objects, mut bytes } = batch;
+    if leased.is_esker {
+        let names: Vec<ObjectName> = objects.iter().map(|object| object.name).collect();
+        let missing = missing_of(leased, &names).await?;
+        if missing.len() < objects.len() {
+            (objects, bytes) = only(&missing, &objects, &bytes);
+        }
+    }
+    if objects.is_empty() {
+        return Ok(());
+    }
+    let (text, digest) = PackHeader { objects }.to_text();
+    let message = json!({
+        "session_token": leased.token,
+        "payload_digest": digest,
+        "header_size": text.len().to_string(),
+        "api_version": "2",
+    });
+    let message = message.to_string();
+    let body = Bytes::from([message.as_bytes(), text.as_bytes(), &bytes].concat());
+    drop(bytes);
+    let (input, message) = (body.slice(..message.len()), Some(message.len()));
+    let wanted = Wanted { message, ..Wanted::new(Method::POST, "/payloads", input, body) };
+    let heard = leased.requests.send(&wanted).await?;
+    if heard.is_ok() { Ok(()) } else { Err(leased.refused(heard).into()) }
+}
+
+/// Returns some of the objects with their bytes.
+fn only(
+    wanted: &HashSet<ObjectName>,
+    objects: &[PackedObject],
+    mut bytes: &[u8],
+) -> (Vec<PackedObject>, Vec<u8>) {
+    let (mut kept, mut kept_bytes) = (Vec::new(), Vec::new());
+    for object in objects {
+        let (own, rest) = bytes.split_at(usize::try_from(object.len).unwrap_or(bytes.len()));
+        if wanted.contains(&object.name) {
+            kept.push(*object);
+            kept_bytes.extend_from_slice(own);
+        }
+        bytes = rest;
+    }
+    (kept, kept_bytes)
+}
+
+/// Returns those of some objects that the storage lacks.
+async fn missing_of(leased: &Leased, names: &[ObjectName]) -> Result<HashSet<ObjectName>, Failed> {
+    let body: String = names.iter().map(|name| format!("{name}\n")).collect();
+    let path = format!("/api/esker/v1/leases/{}/missing", leased.token);
+    let input = format!("{}{body}", leased.token);
+    let wanted = Wanted { path, ..Wanted::new(Method::POST, "", input, body) };
+    let heard = leased.requests.send(&wanted).await?;
+    match heard.is_ok() {
+        true => Ok(heard.missing.iter().filter_map(|name| ObjectName::parse(name)).collect()),
+        false => Err(leased.refused(heard).into()),
+    }
+}
