@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_format::name::RepositoryName;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use serde_json::Value;
 
 use crate::authorization::Authorization;
 use crate::lease_path::{LeasePath, normal};
+use crate::token::Token;
 
 /// Largest file that is read.
 const FILE_MAX: u64 = 1 << 20;
@@ -35,6 +37,18 @@ pub struct PublisherKey {
     /// Limits of the publisher.
     #[serde(default)]
     pub limits: KeyLimits,
+    /// The secret before this one, while it is valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old: Option<OldSecret>,
+}
+
+/// A secret that was replaced. Field names are an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OldSecret {
+    /// The secret.
+    pub secret: Secret,
+    /// End of its validity, in seconds since the epoch.
+    pub until: i64,
 }
 
 /// Limits of one publisher; none is the limit of the gateway. Field names are an interface.
@@ -63,6 +77,11 @@ impl Secret {
     /// Creates a secret from its text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
+    }
+
+    /// Makes a secret that nobody can guess.
+    pub fn random() -> Self {
+        Self(Token::random().secret().trim_end_matches('=').to_owned())
     }
 
     /// Returns the text, for the file of a key only.
@@ -145,9 +164,11 @@ impl KeyRing {
         Self { keys, repositories, files: Vec::new() }
     }
 
-    /// Reads the files in a folder of keys.
+    /// Reads the files in a folder of keys, without old secrets that are not valid any more.
     pub fn read(folder: &Path) -> Result<Self, KeyError> {
         let failed = |source| KeyError::Read { file: folder.display().to_string(), source };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
         let mut keys = Vec::new();
         for file in std::fs::read_dir(folder).map_err(failed)? {
             let path = file.map_err(failed)?.path();
@@ -159,8 +180,10 @@ impl KeyRing {
             let key = serde_json::from_slice(&text).map_err(|error| KeyError::Form {
                 file: path.display().to_string(),
                 reason: error.to_string(),
-            })?;
-            keys.push((name, key));
+            });
+            let key: PublisherKey = key?;
+            let old = key.old.filter(|old| old.until > now);
+            keys.push((name, PublisherKey { old, ..key }));
         }
         Ok(Self::new(keys))
     }
@@ -248,7 +271,8 @@ impl KeyRing {
     /// Returns the key that signed an input.
     pub fn signer(&self, authorization: &Authorization, input: &[u8]) -> Result<&PublisherKey, AccessError> {
         let key = self.keys.get(&authorization.key).ok_or(AccessError::Signature)?;
-        match authorization.is_of(key.secret.text().as_bytes(), input) {
+        let mut secrets = std::iter::once(&key.secret).chain(key.old.iter().map(|old| &old.secret));
+        match secrets.any(|secret| authorization.is_of(secret.text().as_bytes(), input)) {
             true => Ok(key),
             false => Err(AccessError::Signature),
         }
@@ -345,6 +369,22 @@ mod tests {
             assert_eq!(ring.signer(&authorization, input), Err(AccessError::Signature));
         }
         assert!(!format!("{ring:?}").contains("\"s\""));
+    }
+
+    #[test]
+    fn a_secret_that_was_replaced_is_valid_for_some_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |until: i64| {
+            let text = format!(r#"{{"secret":"new","old":{{"secret":"before","until":{until}}}}}"#);
+            std::fs::write(folder.path().join("k.json"), text).unwrap();
+            KeyRing::read(folder.path()).unwrap()
+        };
+        let is_valid = |ring: &KeyRing, secret: &[u8]| {
+            ring.signer(&Authorization::sign("k", secret, b"x"), b"x").is_ok()
+        };
+        let (during, after) = (write(i64::MAX), write(1));
+        assert!(is_valid(&during, b"new") && is_valid(&during, b"before") && !is_valid(&during, b"other"));
+        assert!(is_valid(&after, b"new") && !is_valid(&after, b"before"));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) type Time = Arc<AtomicI64>;
 pub(crate) fn keys(limits: KeyLimits) -> KeyRing {
     let key = |name: &str, grants: &[&str], admin: bool| {
         let grants = grants.iter().map(|grant| LeasePath::parse(grant).unwrap()).collect();
-        (name.to_owned(), PublisherKey { secret: Secret::new(name), grants, admin, limits })
+        (name.to_owned(), PublisherKey { secret: Secret::new(name), grants, admin, limits, old: None })
     };
     KeyRing::new([
         key("one", &["r.test/", "s.test/"], false),
