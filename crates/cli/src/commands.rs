@@ -163,7 +163,7 @@ commands! { args, call;
     "Serve and replicate":
     ["server"] Serve(serve::Args) => serve::run(&args, call.settings);
     ["server"] Proxy(proxy::Args) => proxy::run(args, call.settings);
-    ["server"] Gateway(Box<gateway::Args>) => gateway::run(*args, call.settings);
+    ["server"] Gateway(Box<gateway::Args>) => gateway::run(*args, call);
     ["publisher"] Replicate(Box<replicate::Args>) => replicate::run(&args, call.settings);
     ["publisher"] Collect(collect::Args) => collect::run(&args, call.settings);
     ["publisher"] Check(check::Args) => check::run(&args, call.settings);

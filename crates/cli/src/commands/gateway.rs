@@ -1,8 +1,11 @@
+mod key;
 mod publishers;
 mod serve;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
+use crate::commands::{Call, Outcome};
 use crate::error::Failure;
 use crate::logging::LogArgs;
 use crate::settings::Settings;
@@ -15,9 +18,12 @@ use crate::settings::Settings;
 /// publishers are read within seconds, and at SIGHUP. After a restart publishers go on with their leases.
 ///
 /// Example: esker gateway --listen 0.0.0.0:4929
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     #[command(flatten)]
     server: serve::ServerArgs,
 }
@@ -29,9 +35,8 @@ impl Args {
     }
 
     /// Returns true for the server.
-    #[expect(clippy::unused_self, reason = "the commands beside the server are to come")]
     pub(crate) fn is_lasting(&self) -> bool {
-        true
+        self.command.is_none()
     }
 }
 
@@ -56,6 +61,16 @@ impl StateArgs {
     }
 }
 
-pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    serve::run(args.server, settings)
+/// Commands beside the server.
+#[derive(clap::Subcommand)]
+enum Command {
+    #[command(subcommand)]
+    Key(key::Command),
+}
+
+pub(crate) fn run(args: Args, call: &Call<'_>) -> Outcome {
+    match args.command {
+        None => serve::run(args.server, call.settings).map(|()| ExitCode::SUCCESS),
+        Some(Command::Key(command)) => command.run(call),
+    }
 }

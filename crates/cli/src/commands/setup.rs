@@ -1,5 +1,6 @@
 mod import;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use esker_format::name::RepositoryName;
@@ -11,7 +12,7 @@ use crate::output::Output;
 use crate::settings::Settings;
 
 commands! {
-    /// Writes files that mount, replicate or serve repositories, and imports domains.
+    /// Writes files that mount, replicate, serve or publish repositories, and imports domains.
     ///
     /// The files are those of autofs, systemd or fstab. `esker setup undo` removes what was written.
     ///
@@ -20,6 +21,7 @@ commands! {
     Mount(MountArgs) => mount(&args);
     Replicate(ReplicateArgs) => replicate(&args);
     Serve(ServeArgs) => serve(&args);
+    Gateway(GatewayArgs) => gateway(&args);
     /// Writes systemd units that serve the metrics of all mounts at 127.0.0.1:9868.
     ///
     /// Example: esker setup metrics --root stage --program /usr/bin/esker
@@ -104,6 +106,31 @@ pub(crate) struct ServeArgs {
     /// Folders of repositories, and repositories in object storage
     #[arg(value_name = "DIR|URL", default_value = "/srv/cvmfs")]
     places: Vec<String>,
+
+    #[command(flatten)]
+    on: ProgramArgs,
+}
+
+/// Writes a systemd unit for a gateway, which publishes for publishers without keys of a repository.
+///
+/// Example: esker setup gateway --root stage
+#[derive(clap::Args, Debug)]
+pub(crate) struct GatewayArgs {
+    /// Folder of repositories, or a bucket, like s3://BUCKET/PREFIX
+    #[arg(long, value_name = "DIR|URL", default_value = "/srv/cvmfs")]
+    storage: String,
+
+    /// Address to listen on
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:4929")]
+    listen: SocketAddr,
+
+    /// Certificate in PEM form for TLS, followed by those of its issuers
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<String>,
+
+    /// Key of the certificate in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<String>,
 
     #[command(flatten)]
     on: ProgramArgs,
@@ -262,16 +289,34 @@ fn metrics(args: &ProgramArgs) -> Result<(), Failure> {
     args.make(&machine, units, &[start(["esker-metrics.socket".to_owned()])])
 }
 
-fn serve(args: &ServeArgs) -> Result<(), Failure> {
-    for place in &args.places {
-        // It goes into a unit, whose rules for blanks and the like are its own.
-        let is_plain = place.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-:+@=,".contains(&byte));
-        if !is_plain || !(place.starts_with('/') || place.contains("://")) {
-            return Err(Failure::usage(format!("{place:?} can't be served by a unit")).hint(
-                "name absolute paths of letters, digits and ._-, or object storage like s3://BUCKET/PREFIX/NAME",
-            ));
-        }
+/// Refuses a path or URL that a unit can't name: its rules for blanks and the like are its own.
+fn check_place(place: &str) -> Result<(), Failure> {
+    let is_plain = place.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-:+@=,".contains(&byte));
+    if is_plain && (place.starts_with('/') || place.contains("://")) {
+        return Ok(());
     }
+    Err(Failure::usage(format!("{place:?} can't be named in a unit")).hint(
+        "name absolute paths of letters, digits and ._-, or object storage like s3://BUCKET/PREFIX/NAME",
+    ))
+}
+
+fn gateway(args: &GatewayArgs) -> Result<(), Failure> {
+    let files = args.tls_cert.iter().chain(&args.tls_key);
+    files.chain([&args.storage]).try_for_each(|place| check_place(place))?;
+    let machine = args.on.machine.machine()?;
+    let tls = args.tls_cert.iter().zip(&args.tls_key);
+    let tls: String = tls.map(|(cert, key)| format!(" --tls-cert {cert} --tls-key {key}")).collect();
+    let options = format!(" --storage {} --listen {}{tls}", args.storage, args.listen);
+    let units = content::gateway(&args.on.program(&machine)?, &options);
+    let credentials = args.storage.contains("://").then(|| {
+        "write the credentials of the bucket into /etc/esker/gateway.env, readable by root alone".to_owned()
+    });
+    let next = ["esker gateway key add KEY NAME/PATH".to_owned(), start([content::GATEWAY_UNIT.to_owned()])];
+    args.on.make(&machine, units, &credentials.into_iter().chain(next).collect::<Vec<_>>())
+}
+
+fn serve(args: &ServeArgs) -> Result<(), Failure> {
+    args.places.iter().try_for_each(|place| check_place(place))?;
     let machine = args.on.machine.machine()?;
     let units = serving::units(&args.on.program(&machine)?, &args.places);
     let is_stored = args.places.iter().any(|place| place.contains("://"));

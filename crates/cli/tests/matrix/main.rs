@@ -32,6 +32,7 @@ mod faults;
 mod fixed;
 mod fstab;
 mod full_disk;
+mod gateways;
 mod guides;
 mod hot;
 mod image_mounts;

@@ -44,8 +44,13 @@ impl Renewal {
     pub(super) fn read_again(&self) {
         let failure = match self.publishers.read() {
             Ok(keys) => {
-                if keys != *self.gateway.keys() {
+                let before = self.gateway.keys();
+                if keys != *before {
                     tracing::info!("the keys of publishers changed: there are {} now", keys.iter().count());
+                    let known = before.repositories();
+                    for name in keys.repositories().iter().filter(|name| !known.contains(name)) {
+                        tracing::warn!("{name} can be published to once the gateway is started again");
+                    }
                     self.gateway.set_keys(keys);
                 }
                 None

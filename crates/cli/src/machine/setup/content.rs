@@ -194,6 +194,51 @@ pub(crate) fn replica_unit(name: &str, timer: bool) -> String {
     format!("esker-replicate-{name}.{}", if timer { "timer" } else { "service" })
 }
 
+/// Name of the service of a gateway.
+pub(crate) const GATEWAY_UNIT: &str = "esker-gateway.service";
+
+/// Returns the service of a gateway, enabled. It becomes the owner of the repositories itself.
+pub(crate) fn gateway(program: &Path, options: &str) -> Vec<Item> {
+    let program = program.display();
+    let service = format!(
+        "[Unit]\n\
+         Description=Gateway of Esker for publishers without keys\n\
+         Documentation=man:esker-gateway(1)\n\
+         Wants=network-online.target\n\
+         After=network-online.target\n\
+         \n\
+         [Service]\n\
+         Type=notify\n\
+         EnvironmentFile=-/etc/esker/gateway.env\n\
+         ExecStart={program} gateway{options}\n\
+         ExecReload=/bin/kill -HUP $MAINPID\n\
+         Restart=on-failure\n\
+         RestartSec=5\n\
+         LimitNOFILE=65536\n\
+         StateDirectory=esker-gateway\n\
+         StateDirectoryMode=0700\n\
+         CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_SETPCAP CAP_CHOWN CAP_DAC_READ_SEARCH\n\
+         NoNewPrivileges=yes\n\
+         ProtectSystem=full\n\
+         ProtectHome=read-only\n\
+         PrivateTmp=yes\n\
+         PrivateDevices=yes\n\
+         ProtectKernelTunables=yes\n\
+         ProtectKernelModules=yes\n\
+         ProtectControlGroups=yes\n\
+         MemoryDenyWriteExecute=yes\n\
+         RestrictNamespaces=yes\n\
+         RestrictRealtime=yes\n\
+         RestrictSUIDSGID=yes\n\
+         RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX\n\
+         SystemCallArchitectures=native\n\
+         \n\
+         [Install]\n\
+         WantedBy=multi-user.target\n"
+    );
+    vec![unit(GATEWAY_UNIT, &service), enabled("multi-user", GATEWAY_UNIT)]
+}
+
 /// Returns the automount unit of a repository.
 pub(crate) fn automount_unit(mount_dir: &Path, name: &str) -> String {
     format!("{}.automount", unit_name(&mount_dir.join(name)))
@@ -244,7 +289,7 @@ mod tests {
         assert_eq!(ours.collect::<Vec<_>>(), [""; 0], "{said}");
     }
 
-    /// systemd accepts the units of replicas and of metrics.
+    /// systemd accepts the units of replicas, metrics and gateways.
     #[test]
     fn units_of_services_are_valid() {
         if std::process::Command::new("systemd-analyze").arg("--version").output().is_err() {
@@ -254,6 +299,7 @@ mod tests {
             verify(replica(Path::new("/bin/true"), "sw.example.org", follows), "esker-replicate");
         }
         verify(metrics(Path::new("/bin/true")), "esker-metrics");
+        verify(gateway(Path::new("/bin/true"), " --listen 0.0.0.0:4929"), "esker-gateway");
     }
 
     #[test]
