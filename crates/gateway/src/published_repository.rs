@@ -63,7 +63,7 @@ impl Target for PublishedRepository {
         };
         let (mut quiet, mut confirmed) = (|_| (), |_| true);
         let options = PublishOptions {
-            tag: tag(request),
+            tag: tag(request, repository.settings().automatic_tags),
             threads: self.threads,
             stop: Arc::new(AtomicBool::new(false)),
             profiles: Vec::new(),
@@ -103,15 +103,20 @@ impl Target for PublishedRepository {
     }
 }
 
-/// Returns the tag of the new revision. The commit names automatic ones itself.
-fn tag(request: &Request) -> TagRequest {
+/// Returns the tag of the new revision. The commit names automatic ones itself, if the repository has them.
+fn tag(request: &Request, automatic: bool) -> TagRequest {
     let name = Some(&request.tag).filter(|name| !name.is_empty() && !name.starts_with(AUTOMATIC));
-    TagRequest { name: name.cloned(), description: request.description.clone(), branch: None }
+    // The publisher of the reference may send a description without a tag, which is no mistake there.
+    let description = if automatic || name.is_some() { request.description.clone() } else { String::new() };
+    TagRequest { name: name.cloned(), description, branch: None }
 }
 
 fn failure(error: PublishError) -> PublishFailure {
     match error {
         PublishError::Conflict { paths, .. } => PublishFailure::Conflict { paths },
+        PublishError::Repository(RepositoryError::Collected { objects }) => {
+            PublishFailure::MissingObjects(objects)
+        }
         error => failed(error),
     }
 }
@@ -131,9 +136,20 @@ mod tests {
 
     #[test]
     fn tags_of_the_reference_that_are_automatic_are_named_by_the_commit() {
-        let named = |name: &str| tag(&Request { tag: name.to_owned(), ..Request::default() }).name;
+        let named = |name: &str| tag(&Request { tag: name.to_owned(), ..Request::default() }, true).name;
         assert_eq!(named(""), None);
         assert_eq!(named("generic-2026-11-30T12:00:00Z"), None);
         assert_eq!(named("v1").as_deref(), Some("v1"));
+    }
+
+    #[test]
+    fn a_description_without_a_tag_is_left_out() {
+        let described = |name: &str, automatic| {
+            let request = Request { tag: name.into(), description: "new".into(), ..Request::default() };
+            tag(&request, automatic).description
+        };
+        let all =
+            [("", true), ("v1", false), ("", false)].map(|(name, automatic)| described(name, automatic));
+        assert_eq!(all, ["new", "new", ""]);
     }
 }

@@ -61,6 +61,9 @@ pub enum PublishFailure {
     /// The head must not be replaced any more.
     #[error("invalid lease: it ended before its changes were published")]
     LeaseEnded,
+    /// The storage lacks objects of the revision: they were not sent, or collected since.
+    #[error("miscellaneous: {0} objects of the submitted revision are not stored; send or upload them first")]
+    MissingObjects(u64),
     /// The commit can't be carried out.
     #[error("miscellaneous: {0}")]
     Failed(#[source] Box<dyn Error + Send + Sync>),
