@@ -8,11 +8,8 @@ use esker_testkit::skip_optional;
 use esker_testkit::waiting::until;
 
 use crate::publishing::NAME;
+use crate::reference::{VARIABLE, folder_with};
 use crate::test_env::{PATIENCE, TestEnv, words};
-use crate::test_user::TestUser;
-
-/// Environment variable with the folder that has `cvmfs2` and its libraries.
-const VARIABLE: &str = "ESKER_REFERENCE";
 
 /// A mount by `cvmfs2`, which ends with this value.
 pub(super) struct ReferenceClient {
@@ -80,7 +77,5 @@ impl Drop for ReferenceClient {
 
 /// Returns the client's program, if the tests run as root.
 fn program() -> Option<PathBuf> {
-    TestUser::root()?;
-    let folder = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty())?;
-    Some(Path::new(&folder).join("cvmfs2")).filter(|program| program.exists())
+    Some(folder_with(&["cvmfs2"])?.join("cvmfs2"))
 }
