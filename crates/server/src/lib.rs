@@ -38,6 +38,7 @@ pub use access_log::{AccessLog, LogForm, LogOutput, LogTarget};
 pub use exposition::WriteMetrics;
 pub use geo::{GeoDatabase, GeoError};
 pub use networks::{ClientNetwork, ClientNetworks};
+pub use pages::PageTable;
 pub use proxy_server::ProxyServer;
 pub use repositories::{Repositories, RootError};
 pub use routed::{ClientAddress, RoutedService};

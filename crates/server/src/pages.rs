@@ -18,11 +18,14 @@ mod revisions;
 mod route;
 mod search;
 mod site;
+mod tables;
 mod tree;
 
 use maud::Markup;
 
-pub(crate) use route::respond;
+pub(crate) use route::{file, respond};
+pub use tables::PageTable;
+pub(crate) use tables::page as page_of_tables;
 
 /// Policy of all pages: nothing from elsewhere, no script or style inside of the page, no frame around it.
 pub(crate) const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \

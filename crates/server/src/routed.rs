@@ -6,11 +6,13 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
+use hyper::Uri;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 
 use crate::answer::Answer;
 use crate::counters::Counters;
 use crate::metrics;
+use crate::pages::{self, PageTable};
 use crate::server::{Options, ServeError, Server};
 use crate::site::Pages;
 use crate::transport::body::Piece;
@@ -22,12 +24,16 @@ pub struct ClientAddress(pub SocketAddr);
 
 /// The handlers of a server, and what they need of its connections.
 pub struct RoutedService {
-    /// Handlers of all requests but those for metrics and health.
+    /// Handlers of all requests but those for the page at `/`, metrics and health.
     pub router: Router,
     /// Largest length of a request's body, in bytes.
     pub body_max: u64,
     /// Returns the content type and the body of a refusal that no handler made, of its status and reason.
     pub failure: fn(u16, &str) -> (&'static str, String),
+    /// Title of the page at `/`.
+    pub title: &'static str,
+    /// Returns the tables of the page at `/`.
+    pub tables: Arc<dyn Fn() -> Vec<PageTable> + Send + Sync>,
     /// Returns the metrics of the handlers in the form of Prometheus.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
 }
@@ -79,9 +85,14 @@ impl Server {
             .route("/metrics", get(measure))
             .route("/healthz", get(async || Answer::current("text/plain", "ok\n".into())))
             .with_state(measured);
+        let (title, tables) = (service.title, service.tables);
+        let shown = Router::new()
+            .route("/", get(async move || Answer::page(pages::page_of_tables(title, &tables()))))
+            .route("/dashboard/{file}", get(async |uri: Uri| Answer::page(pages::file(uri.path()))));
+        let router = service.router.merge(shown);
         let router = match &options.metrics {
-            Some(_) => service.router,
-            None => service.router.merge(monitor.clone()),
+            Some(_) => router,
+            None => router.merge(monitor.clone()),
         };
         let (body_max, failure) = (service.body_max, service.failure);
         let routed = Arc::new(Routed { pages: Pages(router), body_max, failure });

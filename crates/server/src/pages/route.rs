@@ -23,15 +23,22 @@ pub(crate) fn respond(dashboard: &Dashboard, path: &str, query: &str, now: UnixT
         "/" | "/cvmfs" | "/cvmfs/" | "/dashboard" | "/dashboard/" => {
             Page::html(200, overview::page(&dashboard.overview(), query.text("q"), now))
         }
-        address::STYLE => Page::file("text/css; charset=utf-8", STYLE),
-        address::SCRIPT => Page::file("text/javascript; charset=utf-8", SCRIPT),
-        address::ICON => Page::file("image/svg+xml", ICON),
+        address::STYLE | address::SCRIPT | address::ICON => file(path),
         address::SITE => Page::html(200, site::page(&dashboard.traffic())),
         "/dashboard/live.json" => {
             let numbers = live::json(&dashboard.overview(), &dashboard.traffic(), now);
             Page { status: 200, kind: "application/json", lifetime: 0, body: numbers.to_string() }
         }
         _ => of_repository(dashboard, path, &query, now),
+    }
+}
+
+/// Returns a file that pages load.
+pub(crate) fn file(path: &str) -> Page {
+    match path {
+        address::STYLE => Page::file("text/css; charset=utf-8", STYLE),
+        address::SCRIPT => Page::file("text/javascript; charset=utf-8", SCRIPT),
+        _ => Page::file("image/svg+xml", ICON),
     }
 }
 

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Extension;
 use axum::routing::post;
-use esker_server::{ClientAddress, Limits, Options, RoutedService, Server};
+use esker_server::{ClientAddress, Limits, Options, PageTable, RoutedService, Server};
 
 use crate::client::{PATIENCE, Running};
 
@@ -31,6 +31,11 @@ fn running(limits: Limits) -> Running {
         router,
         body_max: BODY_MAX,
         failure: |status, reason| ("application/json", format!("{{\"{status}\":\"{reason}\"}}")),
+        title: "A page",
+        tables: Arc::new(|| {
+            let rows = vec![vec!["<b>".to_owned(), "2".to_owned()]];
+            vec![PageTable { caption: "Things".to_owned(), columns: vec!["Name", "Number"], rows }]
+        }),
         metrics: Arc::new(|| "# TYPE esker_own gauge\nesker_own 1\n".to_owned()),
     };
     let listener = Server::listen(address).expect("listening");
@@ -128,4 +133,18 @@ fn metrics_have_those_of_the_service() {
     assert!(get("/metrics").contains("\nesker_own 1\n"));
     assert!(get("/healthz").ends_with("ok\n"));
     assert!(get("/other").ends_with("elsewhere"));
+}
+
+#[test]
+fn the_page_has_the_tables_of_the_handlers_escaped() {
+    let server = running(Limits::default());
+    let get = |path: &str| {
+        let text = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        exchange(&server, text.as_bytes())
+    };
+    let page = get("/");
+    for text in ["text/html", "default-src 'none'", "<h1>A page</h1>", "&lt;b&gt;</th><td>2</td>"] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    assert!(get("/dashboard/style.css").contains("text/css"));
 }
