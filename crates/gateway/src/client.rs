@@ -11,9 +11,11 @@
 //! look at the lease, which ends with a commit.
 
 mod failure;
+mod operator;
 mod requests;
 mod session;
 mod uploads;
 
+pub use operator::{HeldLease, Operator};
 pub use requests::GatewayAddress;
 pub use session::{LeaseWish, Session};

@@ -1,12 +1,14 @@
-//! The gateway's database: leases, catalogs that leases uploaded, and the audit log.
+//! The gateway's database: leases, what they uploaded, disabled repositories, and the audit log.
 //!
 //! A change is durable when [`Database::write`] returns: it is one transaction of redb, which is whole after a crash or a power
 //! failure. Leases and records are JSON, so that later versions can add fields.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use esker_format::hash::ContentHash;
+use esker_format::name::RepositoryName;
 use parking_lot::RwLock;
 use redb::backends::FileBackend;
 use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
@@ -18,6 +20,10 @@ use crate::token::Token;
 const LEASES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("leases");
 /// Catalogs by lease: a publisher may build a second revision on one that it has uploaded.
 const CATALOGS: TableDefinition<'_, (&str, &str), ()> = TableDefinition::new("catalogs");
+/// Bytes that were sent, by lease: of those whose key has a limit.
+const SENT: TableDefinition<'_, &str, u64> = TableDefinition::new("sent");
+/// Repositories that an operator disabled.
+const DISABLED: TableDefinition<'_, &str, ()> = TableDefinition::new("disabled");
 const AUDIT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("audit");
 /// Records of the audit log that are kept.
 const AUDIT_MAX: u64 = 100_000;
@@ -93,6 +99,8 @@ impl Database {
         let made = transaction
             .open_table(LEASES)
             .and_then(|_| transaction.open_table(CATALOGS).map(drop))
+            .and_then(|()| transaction.open_table(SENT).map(drop))
+            .and_then(|()| transaction.open_table(DISABLED).map(drop))
             .and_then(|()| transaction.open_table(AUDIT).map(drop));
         made.map_err(DatabaseError::of("making its tables"))?;
         transaction.commit().map_err(DatabaseError::of("making its tables"))?;
@@ -146,6 +154,7 @@ impl Database {
         {
             let mut leases = transaction.open_table(LEASES).map_err(DatabaseError::of(failed))?;
             let mut catalogs = transaction.open_table(CATALOGS).map_err(DatabaseError::of(failed))?;
+            let mut sent = transaction.open_table(SENT).map_err(DatabaseError::of(failed))?;
             for change in changes {
                 match change {
                     Change::Put(token, lease) => {
@@ -154,6 +163,7 @@ impl Database {
                     }
                     Change::Remove(token) => {
                         leases.remove(token.secret()).map_err(DatabaseError::of(failed))?;
+                        sent.remove(token.secret()).map_err(DatabaseError::of(failed))?;
                         let of_lease = (token.secret(), "")..(token.secret(), "~");
                         catalogs.retain_in(of_lease, |_, ()| false).map_err(DatabaseError::of(failed))?;
                     }
@@ -175,16 +185,69 @@ impl Database {
 
     /// Notes that a lease uploaded catalogs. They are durable before the publisher gets its answer.
     pub fn note_catalogs(&self, token: &Token, hashes: &[ContentHash]) -> Result<(), DatabaseError> {
-        let failed = "noting catalogs";
-        let transaction = self.begin_write(failed)?;
-        {
-            let mut catalogs = transaction.open_table(CATALOGS).map_err(DatabaseError::of(failed))?;
+        self.note("noting catalogs", |transaction| {
+            let mut catalogs = transaction.open_table(CATALOGS)?;
             for hash in hashes {
-                let key = (token.secret(), &*hash.to_string());
-                catalogs.insert(key, ()).map_err(DatabaseError::of(failed))?;
+                catalogs.insert((token.secret(), &*hash.to_string()), ())?;
             }
+            Ok(())
+        })
+    }
+
+    /// Notes the number of bytes that a lease has sent, unless a later note has more.
+    pub fn note_sent(&self, token: &Token, bytes: u64) -> Result<(), DatabaseError> {
+        self.note("noting what a lease has sent", |transaction| {
+            let mut sent = transaction.open_table(SENT)?;
+            let before = sent.get(token.secret())?.map_or(0, |before| before.value());
+            sent.insert(token.secret(), bytes.max(before))?;
+            Ok(())
+        })
+    }
+
+    /// Returns the number of bytes that leases have sent.
+    pub fn sent(&self) -> Result<BTreeMap<Token, u64>, DatabaseError> {
+        let failed = "reading what leases have sent";
+        let transaction = self.begin_read(failed)?;
+        let table = transaction.open_table(SENT).map_err(DatabaseError::of(failed))?;
+        let rows = table.iter().map_err(DatabaseError::of(failed))?;
+        let all = rows.map(|row| row.map(|(token, bytes)| (Token::named(token.value()), bytes.value())));
+        all.collect::<Result<_, _>>().map_err(DatabaseError::of(failed))
+    }
+
+    /// Notes that a repository is disabled, or that it isn't any more.
+    pub fn set_disabled(&self, name: &RepositoryName, is_disabled: bool) -> Result<(), DatabaseError> {
+        self.note("noting disabled repositories", |transaction| {
+            let mut disabled = transaction.open_table(DISABLED)?;
+            match is_disabled {
+                true => drop(disabled.insert(name.as_str(), ())?),
+                false => drop(disabled.remove(name.as_str())?),
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the disabled repositories.
+    pub fn disabled(&self) -> Result<BTreeSet<RepositoryName>, DatabaseError> {
+        let failed = "reading disabled repositories";
+        let transaction = self.begin_read(failed)?;
+        let table = transaction.open_table(DISABLED).map_err(DatabaseError::of(failed))?;
+        let mut all = BTreeSet::new();
+        for row in table.iter().map_err(DatabaseError::of(failed))? {
+            let (name, _) = row.map_err(DatabaseError::of(failed))?;
+            all.extend(RepositoryName::parse(name.value()).ok());
         }
-        transaction.commit().map_err(DatabaseError::of(failed))
+        Ok(all)
+    }
+
+    /// Makes a change of one table durable.
+    fn note(
+        &self,
+        doing: &'static str,
+        change: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
+    ) -> Result<(), DatabaseError> {
+        let transaction = self.begin_write(doing)?;
+        change(&transaction).map_err(DatabaseError::of(doing))?;
+        transaction.commit().map_err(DatabaseError::of(doing))
     }
 
     /// Returns true if a lease uploaded a catalog.

@@ -19,14 +19,14 @@ use tokio::sync::watch;
 
 use crate::authorization::Authorization;
 use crate::clock::Clock;
-use crate::database::{Database, Record};
+use crate::database::{Database, DatabaseError, Record};
 use crate::error::GatewayError;
 use crate::intake::{self, Stored};
 use crate::keys::{AccessError, KeyRing, PublisherKey};
 use crate::lease::{Change, Lease, Leases, Millis, Refused, State};
 use crate::lease_path::{LeasePath, LeasePathError};
 use crate::queue::Queue;
-use crate::target::{OpenTarget, Target};
+use crate::target::{OpenTarget, PublicFiles, Target};
 use crate::token::Token;
 use crate::usage::Usage;
 use crate::wire::{self, VERSION_MAX, VERSION_MIN};
@@ -113,7 +113,8 @@ impl Gateway {
         open: OpenTarget,
         options: GatewayOptions,
     ) -> Result<Self, GatewayError> {
-        let leases = database.leases()?;
+        let (leases, disabled) = (database.leases()?, database.disabled()?);
+        let usage = Usage::of(database.sent()?);
         let gateway = Self {
             database,
             keys: RwLock::new(Arc::new(keys)),
@@ -121,10 +122,10 @@ impl Gateway {
             changing: Mutex::default(),
             working: Mutex::default(),
             repositories: Mutex::default(),
-            disabled: RwLock::default(),
+            disabled: RwLock::new(disabled),
             open,
             options,
-            usage: Usage::default(),
+            usage,
             queue: Queue::default(),
             counters: Counters::default(),
             stale: AtomicBool::new(false),
@@ -159,14 +160,27 @@ impl Gateway {
         self.disabled.read().contains(repository)
     }
 
-    /// Refuses new leases of a repository, or allows them again, until the gateway restarts.
-    pub fn set_enabled(&self, repository: &RepositoryName, is_enabled: bool) {
+    /// Refuses new leases of a repository, or allows them again.
+    pub fn set_enabled(&self, repository: &RepositoryName, is_enabled: bool) -> Result<(), GatewayError> {
         let mut disabled = self.disabled.write();
-        if is_enabled {
-            disabled.remove(repository)
-        } else {
-            disabled.insert(repository.clone())
+        self.noted(self.database.set_disabled(repository, !is_enabled))?;
+        match is_enabled {
+            true => disabled.remove(repository),
+            false => disabled.insert(repository.clone()),
         };
+        Ok(())
+    }
+
+    /// Returns the public key and the certificate of a repository, for a key of it.
+    pub fn public_files(
+        &self,
+        signer: &Signer,
+        repository: &RepositoryName,
+    ) -> Result<PublicFiles, GatewayError> {
+        if !signer.key.grants.iter().any(|grant| grant.repository == *repository) {
+            return Err(AccessError::Key.into());
+        }
+        Ok(self.served(repository)?.target.public_files()?)
     }
 
     /// Returns the key that signed an input, and counts the request.
@@ -345,20 +359,16 @@ impl Gateway {
         let header = intake::header(payload, body)?;
         let bytes = header.bytes();
         let reserved = self.usage.reserve(token, bytes, signer.key.limits.lease_bytes);
-        reserved.map_err(|left| intake::IntakeError::Quota { left, bytes })?;
-        let stored = intake::objects(&header, body, served.target.sink(), &self.options.temporary);
-        let stored = match stored {
-            Ok(stored) => stored,
-            Err(error) => {
-                self.usage.release(token, bytes);
-                return Err(error.into());
-            }
-        };
-        if !stored.catalogs.is_empty()
-            && let Err(error) = self.database.note_catalogs(token, &stored.catalogs)
-        {
-            self.stale.store(true, Ordering::Relaxed);
-            return Err(error.into());
+        let sent = reserved.map_err(|left| intake::IntakeError::Quota { left, bytes })?;
+        let is_limited = signer.key.limits.lease_bytes.is_some();
+        let noted = if is_limited { self.noted(self.database.note_sent(token, sent)) } else { Ok(()) };
+        let stored = noted.and_then(|()| {
+            let sink = served.target.sink();
+            Ok(intake::objects(&header, body, sink, &self.options.temporary)?)
+        });
+        let stored = stored.inspect_err(|_| self.usage.release(token, bytes))?;
+        if !stored.catalogs.is_empty() {
+            self.noted(self.database.note_catalogs(token, &stored.catalogs))?;
         }
         self.counters.objects.fetch_add(stored.objects as u64, Ordering::Relaxed);
         self.counters.bytes.fetch_add(stored.bytes, Ordering::Relaxed);
@@ -394,6 +404,14 @@ impl Gateway {
         Ok(lease)
     }
 
+    /// Notes that the database has to be opened again, if a change failed.
+    fn noted(&self, changed: Result<(), DatabaseError>) -> Result<(), GatewayError> {
+        if changed.is_err() {
+            self.stale.store(true, Ordering::Relaxed);
+        }
+        Ok(changed?)
+    }
+
     /// Plans changes of the leases, makes them durable, and applies them.
     fn change(
         &self,
@@ -408,10 +426,7 @@ impl Gateway {
             return Ok(changes);
         }
         let record = changes.last().and_then(|change| self.record(event, change, now));
-        if let Err(error) = self.database.write(&changes, record.as_ref()) {
-            self.stale.store(true, Ordering::Relaxed);
-            return Err(error.into());
-        }
+        self.noted(self.database.write(&changes, record.as_ref()))?;
         let mut leases = self.leases.write();
         changes.iter().for_each(|change| leases.apply(change.clone()));
         drop((leases, changing));

@@ -31,7 +31,7 @@ mod usage;
 pub mod wire;
 
 pub use authorization::Authorization;
-pub use client::{GatewayAddress, LeaseWish, Session};
+pub use client::{GatewayAddress, HeldLease, LeaseWish, Operator, Session};
 pub use clock::{Clock, steady_clock};
 pub use database::{Database, DatabaseError, OpenFile, Record};
 pub use error::GatewayError;
@@ -44,5 +44,5 @@ pub use lease_path::{LeasePath, LeasePathError};
 pub use pack::{HEADER_MAX, PackError, PackHeader, PackedObject};
 pub use published_repository::{OpenRepository, PublishedRepository};
 pub use service::{BLOCKING_THREADS, service};
-pub use target::{OpenTarget, PublishFailure, Published, Submission, Target};
+pub use target::{OpenTarget, PublicFiles, PublishFailure, Published, Submission, Target};
 pub use token::Token;

@@ -14,7 +14,7 @@ use esker_store::Sink;
 use parking_lot::Mutex;
 
 use crate::lease::{Candidate, Request};
-use crate::target::{PublishFailure, Published, Submission, Target};
+use crate::target::{PublicFiles, PublishFailure, Published, Submission, Target};
 
 /// Beginning of the names of automatic tags, which the publisher of the reference makes itself.
 const AUTOMATIC: &str = "generic";
@@ -86,6 +86,11 @@ impl Target for PublishedRepository {
             }
             Err(error) => Err(withdrawn.into_inner().unwrap_or_else(|| failure(error))),
         }
+    }
+
+    fn public_files(&self) -> Result<PublicFiles, PublishFailure> {
+        let (key, certificate) = self.opened.keys().public_files().map_err(failed)?;
+        Ok(PublicFiles { key, certificate })
     }
 
     fn has_published(&self, candidate: &Candidate) -> Result<bool, PublishFailure> {

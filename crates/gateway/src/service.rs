@@ -42,13 +42,21 @@ const BODY_MAX: u64 = 5 << 30;
 
 /// Returns the HTTP service of a gateway.
 pub fn service(gateway: Arc<Gateway>) -> RoutedService {
-    let metrics = administration::metrics(gateway.clone());
+    let (metrics, tables) =
+        (administration::metrics(gateway.clone()), administration::tables(gateway.clone()));
     let service = Arc::new(Service {
         gateway,
         uploads: Arc::new(Semaphore::new(UPLOADS)),
         commits: Arc::new(Semaphore::new(COMMITS)),
     });
-    RoutedService { router: router(service), body_max: BODY_MAX, failure: reply::failure, metrics }
+    RoutedService {
+        router: router(service),
+        body_max: BODY_MAX,
+        failure: reply::failure,
+        title: "Gateway",
+        tables,
+        metrics,
+    }
 }
 
 fn router(service: Arc<Service>) -> Router {
@@ -58,7 +66,10 @@ fn router(service: Arc<Service>) -> Router {
         .route("/api/v1/", get(administration::welcome))
         .route("/api/v1/repos", get(administration::repositories))
         .route("/api/v1/repos/{repository}", get(administration::repository).post(administration::enable))
-        .route("/api/v1/repos/{repository}/keys", get(administration::no_keys))
+        .route("/api/v1/repos/{repository}/keys", get(administration::public_files))
+        .route("/api/v1/gc", post(administration::collect))
+        .route("/api/v1/notifications/publish", post(administration::no_notifications))
+        .route("/api/v1/notifications/subscribe", get(administration::no_notifications))
         .route("/api/v1/leases", get(leases::list).post(leases::acquire))
         .route("/api/v1/leases/{token}", lease)
         .route("/api/v1/leases-by-path/{*path}", delete(administration::end_leases))

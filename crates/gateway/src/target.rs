@@ -20,6 +20,18 @@ pub trait Target: Send + Sync {
 
     /// Returns true if the head named this revision once.
     fn has_published(&self, candidate: &Candidate) -> Result<bool, PublishFailure>;
+
+    /// Returns the files that publishers verify the repository with.
+    fn public_files(&self) -> Result<PublicFiles, PublishFailure>;
+}
+
+/// Files that publishers verify a repository with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PublicFiles {
+    /// The master public key.
+    pub key: String,
+    /// The certificate of the gateway's key.
+    pub certificate: String,
 }
 
 /// Opens a repository of a gateway.

@@ -1,4 +1,4 @@
-//! What keys and leases use of their limits, in memory: a restart begins anew.
+//! What keys and leases use of their limits. The database keeps what leases have sent.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,11 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
+    /// Creates a use with what leases have sent before.
+    pub(crate) fn of(sent: BTreeMap<Token, u64>) -> Self {
+        Self { requests: Mutex::default(), bytes: Mutex::new(sent) }
+    }
+
     /// Counts a request; returns false if the key has sent too many in this second.
     pub(crate) fn may_ask(&self, key: &str, most: Option<u32>, now: Millis) -> bool {
         let Some(most) = most else { return true };
@@ -30,8 +35,8 @@ impl Usage {
         *count <= most
     }
 
-    /// Reserves bytes of a lease before they are sent; fails with the number of those that are left.
-    pub(crate) fn reserve(&self, lease: &Token, bytes: u64, most: Option<u64>) -> Result<(), u64> {
+    /// Reserves bytes of a lease before they are sent; returns the number of all, or fails with that of those that are left.
+    pub(crate) fn reserve(&self, lease: &Token, bytes: u64, most: Option<u64>) -> Result<u64, u64> {
         let mut all = self.bytes.lock();
         let used = all.entry(lease.clone()).or_default();
         let left = most.unwrap_or(u64::MAX).saturating_sub(*used);
@@ -39,7 +44,7 @@ impl Usage {
             return Err(left);
         }
         *used += bytes;
-        Ok(())
+        Ok(*used)
     }
 
     /// Gives back bytes that were not stored.
@@ -70,12 +75,12 @@ mod tests {
     #[test]
     fn bytes_are_reserved_by_lease_and_given_back() {
         let (usage, lease) = (Usage::default(), Token::named("a"));
-        assert_eq!(usage.reserve(&lease, 6, Some(10)), Ok(()));
+        assert_eq!(usage.reserve(&lease, 6, Some(10)), Ok(6));
         assert_eq!(usage.reserve(&lease, 5, Some(10)), Err(4));
-        assert_eq!(usage.reserve(&Token::named("b"), 5, Some(10)), Ok(()));
+        assert_eq!(usage.reserve(&Token::named("b"), 5, Some(10)), Ok(5));
         usage.release(&lease, 6);
-        assert_eq!(usage.reserve(&lease, 10, Some(10)), Ok(()));
+        assert_eq!(usage.reserve(&lease, 10, Some(10)), Ok(10));
         usage.forget(|_| true);
-        assert_eq!(usage.reserve(&lease, u64::MAX, None), Ok(()));
+        assert_eq!(usage.reserve(&lease, u64::MAX, None), Ok(u64::MAX));
     }
 }

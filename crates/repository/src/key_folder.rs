@@ -258,6 +258,11 @@ impl KeyFolder {
             .map_err(|error| RepositoryError::PublicKey { path, reason: error.to_string() })
     }
 
+    /// Reads the text of the public key and of the certificate.
+    pub fn public_files(&self) -> Result<(String, String), RepositoryError> {
+        Ok((read(&self.file(PUBLIC))?, read(&self.file(CERTIFICATE))?))
+    }
+
     /// Creates the missing keys, and returns the keys that sign.
     ///
     /// Existing keys are used and never replaced, so that an interrupted creation continues.

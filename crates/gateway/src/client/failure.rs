@@ -4,6 +4,8 @@ use esker_repository::GatewayFailure;
 use esker_store::{Cause, StorageProblem, StoreError};
 use serde::Deserialize;
 
+use super::operator::HeldLease;
+use crate::database::Record;
 use crate::error::GatewayError;
 
 /// An answer of a gateway. Each has some of the fields.
@@ -23,6 +25,12 @@ pub(super) struct Heard {
     pub(super) final_revision: Option<u64>,
     pub(super) dropped: Vec<String>,
     pub(super) conflicts: Vec<String>,
+    pub(super) leases: Vec<HeldLease>,
+    /// Number of publishers that wait.
+    pub(super) waiting: u64,
+    /// Number of leases that an operator ended.
+    pub(super) ended: u64,
+    pub(super) records: Vec<Record>,
 }
 
 impl Heard {
@@ -56,7 +64,7 @@ impl Heard {
             let remaining = time_remaining.as_str().unwrap_or_default().to_owned();
             return GatewayFailure::Busy { path: path.to_owned(), remaining };
         }
-        let is_of_key = ["invalid_hmac", "invalid_key", "invalid_path", "invalid_repo"];
+        let is_of_key = ["invalid_hmac", "invalid_key", "invalid_path", "invalid_repo", "no_admin_key"];
         if is_of_key.iter().any(|text| reason.ends_with(text)) {
             return GatewayFailure::Denied(reason);
         }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
+use base64ct::{Base64, Encoding as _};
 use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
+use esker_server::PageTable;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -14,8 +17,9 @@ use super::handling::{Named, Service, authorization, blocking, done, parse, smal
 use super::reply::Reply;
 use crate::error::GatewayError;
 use crate::gateway::Gateway;
-use crate::lease::State as LeaseState;
+use crate::lease::{Lease, State as LeaseState};
 use crate::lease_path::LeasePath;
+use crate::token::Token;
 use crate::wire::{self, Answer};
 
 /// Records of the audit log in an answer.
@@ -65,9 +69,52 @@ fn data(gateway: &Gateway, repository: &RepositoryName) -> Value {
     json!({ "keys": grants, "enabled": !gateway.is_disabled(repository) })
 }
 
-/// Public keys of repositories are on their web server, and in the files of clients.
-pub(super) async fn no_keys() -> Reply {
-    Answer::error("key_endpoint_disabled").into()
+/// Returns the public key and the certificate of a repository, in base64.
+pub(super) async fn public_files(
+    State(service): State<Arc<Service>>,
+    uri: Uri,
+    headers: HeaderMap,
+    Named(name): Named,
+) -> Result<Reply, Reply> {
+    let signer = service.gateway.signer(authorization(&headers), uri.path().as_bytes())?;
+    let Some(repository) = known(&service.gateway, &name) else {
+        return Ok(Answer::error("invalid_repo").into());
+    };
+    let gateway = service.gateway.clone();
+    let files = blocking(move || gateway.public_files(&signer, &repository)).await?;
+    let text = |text: &str| Base64::encode_string(text.as_bytes());
+    let data = json!({ "pub": text(&files.key), "crt": text(&files.certificate) });
+    Ok(Answer::ok().with("data", data).into())
+}
+
+/// Request to collect a repository; the options of the reference are not used.
+#[derive(Deserialize)]
+struct Collect {
+    #[serde(default)]
+    repo: String,
+}
+
+/// Refuses to collect: that is done beside the gateway, whose commits go on.
+pub(super) async fn collect(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Reply, Reply> {
+    let body = small(body).await?;
+    service.gateway.check_operator(authorization(&headers), &body)?;
+    let Collect { repo } = parse(&body)?;
+    Ok(match known(&service.gateway, &repo) {
+        Some(name) => {
+            Answer::error(format!("run `esker collect {name}` on a machine with the keys of the repository"))
+        }
+        None => Answer::error("invalid_repo"),
+    }
+    .into())
+}
+
+/// Refuses notifications, which the web server of a repository sends by itself.
+pub(super) async fn no_notifications() -> Reply {
+    Answer::error("notifications are not passed on: `esker serve` tells clients of new revisions").into()
 }
 
 /// Request to enable or disable a repository.
@@ -89,7 +136,8 @@ pub(super) async fn enable(
     let Some(repository) = known(&service.gateway, &name) else {
         return Ok(Answer::error("invalid_repo").into());
     };
-    service.gateway.set_enabled(&repository, enable);
+    let gateway = service.gateway.clone();
+    blocking(move || gateway.set_enabled(&repository, enable)).await?;
     Ok(done())
 }
 
@@ -122,12 +170,7 @@ pub(super) async fn leases(State(service): State<Arc<Service>>, headers: HeaderM
         .map(|(token, lease)| {
             let mut data = wire::lease_data(lease);
             data["lease"] = token.short().into();
-            data["state"] = match lease.state {
-                LeaseState::Open => "open",
-                LeaseState::Committing { .. } => "committing",
-                LeaseState::Ended { .. } => "ended",
-            }
-            .into();
+            data["state"] = use_of(lease).into();
             data
         })
         .collect();
@@ -140,6 +183,49 @@ pub(super) async fn records(State(service): State<Arc<Service>>, headers: Header
     let gateway = service.gateway.clone();
     let records = blocking(move || gateway.records(RECORDS)).await?;
     Ok(Answer::ok().with("records", json!(records)).into())
+}
+
+fn use_of(lease: &Lease) -> &'static str {
+    match lease.state {
+        LeaseState::Open => "open",
+        LeaseState::Committing { .. } => "committing",
+        LeaseState::Ended { .. } => "ended",
+    }
+}
+
+/// Returns the maker of the tables of the gateway's page: what the interface tells everybody.
+pub(super) fn tables(gateway: Arc<Gateway>) -> Arc<dyn Fn() -> Vec<PageTable> + Send + Sync> {
+    Arc::new(move || {
+        let (leases, counts) = (gateway.leases(), gateway.counts());
+        let row = |(_, lease): &(Token, Lease)| {
+            let expires = UnixTime(lease.expires.0.div_euclid(1000)).to_string();
+            vec![
+                lease.path.to_string(),
+                lease.key.clone(),
+                lease.hostname.clone(),
+                use_of(lease).into(),
+                expires,
+            ]
+        };
+        let leases = PageTable {
+            caption: "Leases".to_owned(),
+            columns: vec!["Directory", "Key", "Host", "Use", "End"],
+            rows: leases.iter().map(row).collect(),
+        };
+        let counts = [
+            ("Publishers that wait for a directory", gateway.waiting() as u64),
+            ("Commits that published a revision", counts.published),
+            ("Commits that published nothing", counts.failed),
+            ("Objects received", counts.objects),
+            ("Bytes of these objects", counts.bytes),
+        ];
+        let counts = PageTable {
+            caption: "Since the start".to_owned(),
+            columns: vec!["What", "Number"],
+            rows: counts.map(|(what, count)| vec![what.to_owned(), count.to_string()]).to_vec(),
+        };
+        vec![leases, counts]
+    })
 }
 
 /// Returns the writer of the gateway's metrics.

@@ -101,6 +101,17 @@ fn limits_of_a_key_are_kept() {
     submit(b"123").unwrap();
     let left = station.gateway.lease(&token).unwrap().expires.0 - station.gateway.now().0;
     assert!(left <= 60_000, "{left}");
+    // Neither what a lease has sent nor what an operator said is forgotten.
+    let repository = &station.gateway.keys().repositories()[0].clone();
+    station.gateway.set_enabled(repository, false).unwrap();
+    let station = station.restart();
+    let (payload, body) = pack(&[object(b"1", ObjectKind::File)]);
+    let refused = station.gateway.submit(&one, &token, &payload, &mut &*body).unwrap_err();
+    assert!(matches!(refused, GatewayError::Intake(IntakeError::Quota { left: 0, bytes: 1 })), "{refused}");
+    let disabled = station.gateway.acquire(&station.signer("two"), &acquire("r.test/b")).unwrap_err();
+    assert!(matches!(disabled, GatewayError::Disabled), "{disabled}");
+    station.gateway.set_enabled(repository, true).unwrap();
+    assert!(!station.restart().gateway.is_disabled(repository));
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn every_answer_is_json_whatever_is_asked() {
     let running = Running::new();
     let long = "x".repeat(20_000);
     for (method, path, fields, body, status) in [
-        ("GET", "/", "", &b""[..], "404"),
+        ("GET", "/nothing", "", &b""[..], "404"),
         ("GET", "/api/v1/nothing", "", b"", "404"),
         ("PUT", "/api/v1/leases", "", b"", "405"),
         ("POST", "/api/v1/payloads", "", b"{}", "400"),
@@ -366,6 +366,38 @@ fn operators_see_and_end_leases() {
     assert_eq!(as_boss("DELETE", path, path, ""), r#"{"ended":1,"status":"ok"}"#);
     let records = as_boss("GET", "/api/esker/v1/records", "/api/esker/v1/records", "");
     assert!(records.contains(r#""event":"ended by an operator""#), "{records}");
+    running.token("s.test/<d>");
+    let page = running.ask("GET", "/", "", b"").body;
+    assert!(page.contains("s.test/&lt;d&gt;</th><td>one</td>") && page.contains("<td>open</td>"), "{page}");
+    assert_eq!(
+        as_boss("DELETE", "/api/v1/leases-by-path/s.test", "/api/v1/leases-by-path/s.test", ""),
+        r#"{"ended":1,"status":"ok"}"#
+    );
     let metrics = running.ask("GET", "/metrics", "", b"").body;
     assert!(metrics.contains("\nesker_gateway_leases 0\n"), "{metrics}");
+    let collect = r#"{"repo":"r.test","num_revisions":3}"#;
+    let refused = as_boss("POST", "/api/v1/gc", collect, collect);
+    assert!(refused.contains("esker collect r.test") && refused.contains("error"), "{refused}");
+    let refused = running.signed("POST", "/api/v1/gc", collect.as_bytes(), collect.as_bytes());
+    assert_eq!(refused, r#"{"reason":"no_admin_key","status":"error"}"#);
+}
+
+/// The form of CernVM-FS 2.14.
+#[test]
+fn a_key_gets_the_public_files_of_its_repositories() {
+    let running = Running::new();
+    let ask = |key: &str, name: &str| {
+        let path = format!("/api/v1/repos/{name}/keys");
+        running.ask("GET", &path, &signature(key, path.as_bytes()), b"").body
+    };
+    let expected = r#"{"data":{"crt":"Y2VydGlmaWNhdGU=","pub":"cHVibGlj"},"status":"ok"}"#;
+    assert_eq!(ask("one", "s.test"), expected);
+    assert_eq!(ask("two", "s.test"), r#"{"reason":"authorization error: invalid_key","status":"error"}"#);
+    assert_eq!(ask("one", "t.test"), r#"{"reason":"invalid_repo","status":"error"}"#);
+    let unsigned = running.ask("GET", "/api/v1/repos/s.test/keys", "", b"").body;
+    assert_eq!(unsigned, r#"{"reason":"invalid_hmac","status":"error"}"#);
+    for (method, path) in [("POST", "publish"), ("GET", "subscribe")] {
+        let refused = running.ask(method, &format!("/api/v1/notifications/{path}"), "", b"{}").body;
+        assert!(refused.contains("esker serve") && refused.contains("error"), "{refused}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
-use esker_gateway::{Candidate, OpenTarget, PublishFailure, Published, Submission, Target};
+use esker_gateway::{Candidate, OpenTarget, PublicFiles, PublishFailure, Published, Submission, Target};
 use esker_store::{LocalSink, Sink};
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -102,6 +102,10 @@ impl Target for TestTarget {
             Outcome::Replaced => Ok(Published { revision, dropped: Vec::new() }),
             _ => Err(failure("the storage does not answer")),
         }
+    }
+
+    fn public_files(&self) -> Result<PublicFiles, PublishFailure> {
+        Ok(PublicFiles { key: "public".into(), certificate: "certificate".into() })
     }
 
     fn has_published(&self, candidate: &Candidate) -> Result<bool, PublishFailure> {
