@@ -69,6 +69,7 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server check, check -i", "esker check NAME, esker check NAME --data"),
     ("cvmfs_server add-replica, snapshot", "esker replicate URL, esker replicate --all"),
     ("Apache on a server", "esker serve DIR"),
+    ("cvmfs_gateway, repo.json", "esker gateway, esker gateway key add KEY NAME/PATH"),
     ("squid at a site", "esker proxy --upstream URL --cache DIR"),
 ];
 

@@ -1,9 +1,12 @@
 mod key;
+mod lease;
 mod publishers;
 mod serve;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+use esker_gateway::LeasePath;
 
 use crate::commands::{Call, Outcome};
 use crate::error::Failure;
@@ -61,16 +64,24 @@ impl StateArgs {
     }
 }
 
+/// Parses a directory of a repository.
+fn parse_path(text: &str) -> Result<LeasePath, String> {
+    LeasePath::parse(text).map_err(|error| error.to_string())
+}
+
 /// Commands beside the server.
 #[derive(clap::Subcommand)]
 enum Command {
     #[command(subcommand)]
     Key(key::Command),
+    #[command(subcommand)]
+    Lease(lease::Command),
 }
 
 pub(crate) fn run(args: Args, call: &Call<'_>) -> Outcome {
     match args.command {
         None => serve::run(args.server, call.settings).map(|()| ExitCode::SUCCESS),
         Some(Command::Key(command)) => command.run(call),
+        Some(Command::Lease(command)) => command.run(call),
     }
 }

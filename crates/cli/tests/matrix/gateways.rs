@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use self::station::{Key, Running, Station};
 use crate::publishing::NAME;
-use crate::test_env::PATIENCE;
+use crate::test_env::{PATIENCE, words};
 use crate::test_user::TestUser;
 
 fn signal(running: &Running, signal: Signal) {
@@ -55,7 +55,7 @@ fn a_gateway_publishes_confined_as_the_owner_of_the_repositories() {
         assert_eq!(station.file("/two/file"), "second\n");
         assert_eq!(station.file("/one/file"), "first\n");
         let checked = station.workshop.esker(&["check", NAME, "--data"]);
-        assert!(checked.status.success(), "{}", crate::test_env::words(&checked));
+        assert!(checked.status.success(), "{}", words(&checked));
     }
 }
 
@@ -89,6 +89,45 @@ fn keys_change_while_the_gateway_runs() {
     fs::remove_file(broken).expect("its end");
     station.operator(&["key", "remove", "build"]);
     wait_for(&running, &third, false);
+}
+
+#[test]
+fn operators_list_and_end_leases() {
+    let station = Station::new(TestUser::ordinary());
+    let key = station.key("build", &[&format!("{NAME}/")]);
+    station.key("boss", &["--operator"]);
+    let running = station.start(&[]);
+    let ask = |arguments: &[&str], key: &str| {
+        let (url, file) = (format!("http://{}", running.address), station.workshop.home(key));
+        let arguments =
+            [&["gateway", "lease"], arguments, &["--gateway", &url, "--key", &file, "--json"]].concat();
+        station.workshop.world.esker(&arguments).output().expect("running esker")
+    };
+    let json = |arguments: &[&str]| {
+        let output = ask(arguments, "boss.gw");
+        assert!(output.status.success(), "{}", words(&output));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let token = running.token(&key, &format!("{NAME}/a b"));
+    running.token(&key, &format!("{NAME}/c"));
+    let list = json(&["list"]);
+    assert_eq!(
+        (&list["leases"][0]["path"], &list["leases"][0]["key_id"]),
+        (&format!("{NAME}/a b").into(), &"build".into())
+    );
+    assert_eq!((list["leases"].as_array().map(Vec::len), &list["waiting"]), (Some(2), &0.into()));
+    assert!(!list.to_string().contains(&token), "{list}");
+    let refused = ask(&["list"], "build.gw");
+    assert!(!refused.status.success() && words(&refused).contains("no_admin_key"), "{}", words(&refused));
+    assert_eq!(json(&["end", &format!("{NAME}/a b")])["ended"], 1);
+    assert_eq!(json(&["list"])["leases"].as_array().map(Vec::len), Some(1));
+    assert_eq!(running.send(&key, &token, &Vec::new())["reason"], "invalid lease");
+    let log = json(&["log"]);
+    assert_eq!(
+        (&log[0]["event"], &log[1]["event"]),
+        (&"ended by an operator".into(), &"acquired".into()),
+        "{log}"
+    );
 }
 
 #[test]

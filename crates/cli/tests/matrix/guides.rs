@@ -19,11 +19,12 @@ use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 use crate::usage::{commands, help};
 
-const GUIDES: [&str; 12] = [
+const GUIDES: [&str; 13] = [
     "README.md",
     "docs/guides/users.md",
     "docs/guides/publishers.md",
     "docs/guides/keys.md",
+    "docs/guides/gateway.md",
     "docs/guides/administrators.md",
     "docs/guides/configuration.md",
     "docs/guides/caching.md",
@@ -381,6 +382,10 @@ fn the_examples_of_help_work() {
         "gateway key rotate",
         "gateway key remove",
         "gateway key",
+        "gateway lease list",
+        "gateway lease end",
+        "gateway lease log",
+        "gateway lease",
         "gateway",
         "ls",
         "cat",
@@ -439,6 +444,10 @@ fn the_examples_of_help_work() {
             "broker" => {}
             // The same example as that of one of its commands, whose repository is there by now.
             "repo" => assert_eq!(example, format!("esker repo create {NAME}")),
+            // They need an operator's gateway at its usual port; `gateways.rs` has one elsewhere.
+            "gateway lease" | "gateway lease list" | "gateway lease end" | "gateway lease log" => {
+                assert!(example.ends_with("--key boss.gw"), "{example}");
+            }
             // They need a token, a terminal, or another publisher; `crates/maintain/tests/it/keys.rs` has those.
             "key signer" | "key encrypt" | "key revoke" => assert!(example.contains(NAME), "{example}"),
             // It needs a source with servers and keys; `importing.rs` has those.

@@ -52,7 +52,7 @@ pub(crate) struct AddArgs {
     name: String,
 
     /// Directories that the publisher may change, as NAME/PATH; NAME/ is a whole repository
-    #[arg(value_name = "NAME/PATH", value_parser = parse_path)]
+    #[arg(value_name = "NAME/PATH", value_parser = super::parse_path)]
     grants: Vec<LeasePath>,
 
     /// Let the key list and end leases of others, and enable repositories
@@ -117,10 +117,6 @@ pub(crate) struct RemoveArgs {
 
     #[command(flatten)]
     state: StateArgs,
-}
-
-fn parse_path(text: &str) -> Result<LeasePath, String> {
-    LeasePath::parse(text).map_err(|error| error.to_string())
 }
 
 fn read(folder: &Path) -> Result<KeyRing, Failure> {
