@@ -39,6 +39,7 @@ pub mod signed;
 pub mod spool;
 pub mod state;
 mod storage;
+mod temporary;
 mod tree_diff;
 
 pub use back_off::BackOff;
@@ -68,4 +69,5 @@ pub use settings::{
 };
 pub use settings_change::{ChangedSetting, SettingsChange, SettingsChanged, SettingsError};
 pub use storage::{OpenStorage, RememberedGateway, RememberedStorage, Storage};
+pub use temporary::set_temporary_folder;
 pub use tree_diff::{ChangeKind, DiffCounts, DiffVisitor, PathDiff, TreeDiff};

@@ -17,6 +17,7 @@ use esker_store::{LargeBytes, LargeWriter, StoredFiles, inflated};
 
 use crate::error::RepositoryError;
 use crate::object_source::WantedObject;
+use crate::temporary::temporary_folder;
 
 /// Maximum size in bytes of a manifest, whitelist or certificate.
 pub const SMALL_FILE_MAX: u64 = 1 << 20;
@@ -110,7 +111,7 @@ pub(crate) fn read_wanted(
 ) -> Result<LargeBytes, RepositoryError> {
     let WantedObject { name, limit, what, .. } = wanted;
     let missing = || RepositoryError::Missing { what: (*what).to_owned(), object: name.to_string() };
-    let (path, folder) = (name.path(), std::env::temp_dir());
+    let (path, folder) = (name.path(), temporary_folder());
     let stored: LargeBytes = if *limit <= SMALL_FILE_MAX {
         sink.read(&path, *limit)?.ok_or_else(missing)?.into()
     } else {

@@ -27,9 +27,9 @@ use crate::test_user::TestUser;
 use Argument::{Bytes, Number};
 
 /// A process that is attacked from inside.
-struct Daemon {
-    name: &'static str,
-    process: u32,
+pub(crate) struct Daemon {
+    pub(crate) name: &'static str,
+    pub(crate) process: u32,
 }
 
 /// What an attacker aims at: files of the daemon's own user outside of its folders, and sockets that listen.
@@ -280,7 +280,7 @@ struct Paths {
 }
 
 /// Tries everything from inside of a process, and returns what was possible.
-fn tried(daemon: &Daemon, has_landlock: bool) -> Vec<String> {
+pub(crate) fn tried(daemon: &Daemon, has_landlock: bool) -> Vec<String> {
     let prey = Prey::of(daemon);
     let paths = Paths {
         folder: text(prey.folder.path()),

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use self::station::{Key, Running, Station};
+use crate::attacks::{Daemon, tried};
 use crate::publishing::NAME;
 use crate::test_env::{PATIENCE, words};
 use crate::test_user::TestUser;
@@ -46,6 +47,12 @@ fn a_gateway_publishes_confined_as_the_owner_of_the_repositories() {
                 assert!(status.contains(line), "{line}: {status}");
             }
             assert!(status.contains(&format!("Uid:\t{}\t", person.uid)), "{status}");
+        }
+        // Only root traces it.
+        if TestUser::root().is_some() {
+            let daemon = Daemon { name: "gateway", process: running.child.id() };
+            let found = tried(&daemon, esker_confine::probe().landlock.is_some());
+            assert!(found.is_empty(), "as user {}: {found:?}", person.uid);
         }
         let token = running.token(&key, &format!("{NAME}/two"));
         let (root, objects) = station.build("two/file", "second\n");

@@ -12,7 +12,7 @@ use esker_gateway::{
     BLOCKING_THREADS, Database, Gateway, GatewayOptions, KeyRing, OpenTarget, PublishFailure,
     PublishedRepository, steady_clock,
 };
-use esker_repository::RememberedStorage;
+use esker_repository::{RememberedStorage, set_temporary_folder};
 use esker_server::{ClientNetwork, ClientNetworks, Options, Server};
 use esker_store::{RealDisk, make_dirs};
 use serde_json::json;
@@ -103,6 +103,8 @@ pub(super) fn run(args: ServerArgs, settings: &Settings) -> Result<(), Failure> 
     }
     let mut opened = args.serving.open_as(account, args.listen)?;
     let tls = args.tls.open()?;
+    // Files of its user in the folder of temporary files are not the gateway's to change.
+    set_temporary_folder(state.clone());
     // Modes of published files can't be changed once the process is confined.
     privileges::let_others_read();
     let openable = openable(&args, &ring, &places, settings);
@@ -194,7 +196,7 @@ fn account(args: &ServerArgs, places: &Places, settings: &Settings) -> Result<Op
 /// Returns what the gateway may change: its own folder and the repositories. Keys are opened by another process, so that it
 /// can't read those beside them.
 fn policy(state: &Path, places: &Places) -> Policy {
-    let policy = confine::of_server(Role::Gateway).write(state).write(std::env::temp_dir());
+    let policy = confine::of_server(Role::Gateway).write(state);
     let policy = places.values().fold(policy, |policy, place| {
         let lock = remembered(place).and_then(|known| known.settings.lock);
         let lock = lock.as_deref().and_then(Path::parent);
