@@ -227,10 +227,14 @@ impl Gateway {
         }
     }
 
-    /// Returns the leases that are held.
+    /// Returns the leases that are held, by path.
     pub fn leases(&self) -> Vec<(Token, Lease)> {
         let now = self.now();
-        self.leases.read().held(now).map(|(token, lease)| (token.clone(), lease.clone())).collect()
+        let leases = self.leases.read();
+        let held = leases.held(now).map(|(token, lease)| (token.clone(), lease.clone()));
+        let mut held: Vec<_> = held.collect();
+        held.sort_by(|(_, one), (_, other)| one.path.cmp(&other.path));
+        held
     }
 
     /// Returns a lease that is held.
