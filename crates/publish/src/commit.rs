@@ -24,7 +24,7 @@ use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use esker_repository::{
-    Base, BranchHead, BranchRequest, Repository, RepositoryError,
+    Base, BranchHead, BranchRequest, Repository,
     head::{HeadLock, Next, read_history},
 };
 use esker_store::Swap;
@@ -287,7 +287,7 @@ pub(crate) fn name_for(
     let automatic = || repository.settings().automatic_tags.then(|| history.automatic_name(now));
     let name = tag.name.clone().or_else(automatic);
     // A gateway has settings of its own.
-    if name.is_none() && !tag.description.is_empty() && repository.gateway().is_none() {
+    if name.is_none() && !tag.description.is_empty() && !repository.storage().is_served() {
         return Err(PublishError::MessageWithoutTag);
     }
     Ok(name)
@@ -299,8 +299,8 @@ pub(crate) fn check_tag(
     tag: &TagRequest,
     now: UnixTime,
 ) -> Result<Option<String>, PublishError> {
-    if let (Some(gateway), Some(_)) = (repository.gateway(), &tag.branch) {
-        return Err(RepositoryError::NotThroughGateway(gateway.describe()).into());
+    if tag.branch.is_some() {
+        repository.require_keys()?;
     }
     // The newest head: a collect may have taken the history of an earlier one.
     let head = repository.read_head()?.verified;

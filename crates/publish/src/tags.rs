@@ -199,7 +199,7 @@ impl TagChange {
                 (Some(name.as_str()), description.as_str(), &no_names)
             }
             Self::Add { .. } | Self::Move { .. } => {
-                return Err(RepositoryError::NotThroughGateway(gateway.describe()).into());
+                return Err(RepositoryError::NotThroughGateway(repository.name().to_string()).into());
             }
         };
         let context = Context::without_index(repository, repository.begin(), now)?;

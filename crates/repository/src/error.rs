@@ -292,7 +292,7 @@ pub enum RepositoryError {
         failure: GatewayFailure,
     },
     /// Only publishers with keys can do this.
-    #[error("this can't be done through the gateway {0}, because it needs the keys of the repository")]
+    #[error("this can't be done through a gateway, because it needs the keys of {0}")]
     NotThroughGateway(String),
     /// The caller interrupted the operation.
     #[error("interrupted; the last revision is untouched")]

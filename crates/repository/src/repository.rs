@@ -24,12 +24,11 @@ use crate::gateway::GatewaySession;
 use crate::head::pending;
 use crate::key_folder::KeyFolder;
 use crate::replica_state::ReplicaState;
-use crate::served_files::ServedFiles;
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
 use crate::state;
-use crate::storage::{OpenStorage, Storage};
+use crate::storage::{OpenStorage, RememberedGateway, Storage};
 
 /// Largest size of a database, in bytes, so that a damaged one can't exhaust memory.
 pub const DATABASE_MAX: u64 = 8 << 30;
@@ -44,8 +43,8 @@ pub struct Repository {
     pub(crate) publisher: Option<Publisher>,
     /// Public keys of a replica, or of a publisher without keys; another one has them in its keys folder.
     master: Option<MasterKeys>,
-    /// Session with the gateway that publishes; none if this process signs.
-    gateway: Option<Arc<dyn GatewaySession>>,
+    /// Session with the gateway that publishes; none if this process signs, or changes nothing.
+    session: Option<Arc<dyn GatewaySession>>,
     pub(crate) settings: Settings,
     /// False if the folder has no settings, since another program made the repository.
     pub(crate) has_settings: bool,
@@ -145,7 +144,7 @@ impl Repository {
             storage,
             publisher,
             master: None,
-            gateway: None,
+            session: None,
             settings,
             has_settings,
             head,
@@ -179,7 +178,7 @@ impl Repository {
             storage,
             publisher: None,
             master: Some(master),
-            gateway: None,
+            session: None,
             settings: Settings::default(),
             has_settings: false,
             head,
@@ -194,15 +193,17 @@ impl Repository {
         })
     }
 
-    /// Opens a repository for publishing through a gateway, without its keys: verifies the head that its web server has.
+    /// Opens a repository without its keys: verifies the head that its web server has. Without a session with the gateway, nothing
+    /// can be published.
     pub fn open_at_gateway(
         place: &Path,
         name: &RepositoryName,
-        (files, master): (ServedFiles, MasterKeys),
-        session: Arc<dyn GatewaySession>,
+        gateway: &RememberedGateway,
+        session: Option<Arc<dyn GatewaySession>>,
         now: UnixTime,
     ) -> Result<Self, RepositoryError> {
-        let storage = Storage::served(place, files, Some(session.clone()));
+        let master = gateway.master_keys()?;
+        let storage = Storage::served(place, gateway.files()?, session.clone());
         storage.prepare()?;
         let state = state::make(&storage)?;
         let head = read_served_head(&**storage.sink(), name, &master, now)?.verified;
@@ -212,7 +213,7 @@ impl Repository {
             storage,
             publisher: None,
             master: Some(master),
-            gateway: Some(session),
+            session,
             has_settings: settings.is_some(),
             settings: settings.unwrap_or_default(),
             head,
@@ -229,20 +230,18 @@ impl Repository {
 
     /// Returns true if the repository is a replica.
     pub fn is_replica(&self) -> bool {
-        self.publisher.is_none() && self.gateway.is_none()
+        self.publisher.is_none() && !self.storage.is_served()
     }
 
     /// Returns the session with the gateway that publishes; none if this process signs.
     pub fn gateway(&self) -> Option<&dyn GatewaySession> {
-        self.gateway.as_deref()
+        self.session.as_deref()
     }
 
-    /// Fails if a gateway publishes: only the owner of the keys can replace the head in other ways.
-    pub(crate) fn require_keys(&self) -> Result<(), RepositoryError> {
-        match &self.gateway {
-            Some(gateway) => Err(RepositoryError::NotThroughGateway(gateway.describe())),
-            None => Ok(()),
-        }
+    /// Fails if the keys are at a gateway: only their owner can replace the head in other ways than a publish.
+    pub fn require_keys(&self) -> Result<(), RepositoryError> {
+        let refused = || RepositoryError::NotThroughGateway(self.name.to_string());
+        if self.storage.is_served() { Err(refused()) } else { Ok(()) }
     }
 
     /// Returns the keys that sign.
@@ -340,7 +339,7 @@ impl Repository {
     pub fn read_head(&self) -> Result<ReadHead, RepositoryError> {
         match (&self.publisher, &self.master) {
             (Some(publisher), _) => read_head(self.sink(), &self.name, &self.keys, publisher, self.opened),
-            (None, Some(master)) if self.gateway.is_some() => {
+            (None, Some(master)) if self.storage.is_served() => {
                 read_served_head(self.sink(), &self.name, master, self.opened)
             }
             (None, Some(master)) => read_replica_head(self.sink(), &self.name, master, self.opened),

@@ -28,9 +28,8 @@ impl ServedSink {
 
     /// Returns the error of what only the owner of the storage can do.
     fn refused(&self, doing: &'static str) -> StoreError {
-        let problem =
-            StorageProblem::Gateway("this is not possible without the keys and the storage".to_owned());
-        let cause = Cause::Bucket { doing, key: ".".to_owned(), bucket: self.describe(), problem };
+        let (key, problem) = (".".to_owned(), StorageProblem::OwnerOnly);
+        let cause = Cause::Bucket { doing, key, bucket: self.describe(), problem };
         StoreError::new("the storage", cause)
     }
 }

@@ -138,6 +138,11 @@ impl Storage {
         &self.disks
     }
 
+    /// Returns true if the repository is changed through a gateway, and read from its web server.
+    pub fn is_served(&self) -> bool {
+        self.is_served
+    }
+
     /// Returns true if the repository is in a folder.
     pub fn is_folder(&self) -> bool {
         self.sink.folder().is_some()

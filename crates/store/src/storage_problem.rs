@@ -34,6 +34,9 @@ pub enum StorageProblem {
     /// A gateway that objects are sent through refuses it, or can't be used.
     #[error("{0}")]
     Gateway(String),
+    /// The caller has neither the storage nor the keys of the repository.
+    #[error("only the owner of the repository can do this")]
+    OwnerOnly,
     /// The process was interrupted while it waited.
     #[error("interrupted")]
     Interrupted,
@@ -67,6 +70,7 @@ impl StorageProblem {
             Self::Gateway(_) => {
                 "the gateway's log says more; what was stored so far is used when the command is run again"
             }
+            Self::OwnerOnly => "do this where the repository is published",
             Self::Interrupted => "what was stored so far is used when the command is run again",
             Self::Damaged(_) => "run `esker check` on the repository",
         }
