@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
+use esker_repository::Settings;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::watch;
 
@@ -398,6 +399,12 @@ impl Gateway {
             }
         }
         Ok(missing)
+    }
+
+    /// Returns the settings of the repository of a lease.
+    pub fn settings(&self, signer: &Signer, token: &Token) -> Result<Settings, GatewayError> {
+        let lease = self.open_lease(signer, token)?;
+        Ok(self.served(&lease.path.repository)?.target.settings()?)
     }
 
     /// Returns a lease that its publisher may send objects for.

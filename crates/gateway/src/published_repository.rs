@@ -9,7 +9,7 @@ use esker_format::object::ObjectKind;
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_publish::{Filter, PublishError, PublishOptions, SubmissionRules, TagRequest};
-use esker_repository::{DATABASE_MAX, Repository, RepositoryError};
+use esker_repository::{DATABASE_MAX, Repository, RepositoryError, Settings};
 use esker_store::Sink;
 use parking_lot::Mutex;
 
@@ -41,6 +41,10 @@ impl PublishedRepository {
 impl Target for PublishedRepository {
     fn sink(&self) -> &dyn Sink {
         self.opened.sink()
+    }
+
+    fn settings(&self) -> Result<Settings, PublishFailure> {
+        Ok(*(self.open)().map_err(failed)?.settings())
     }
 
     fn publish(&self, submission: &Submission<'_>) -> Result<Published, PublishFailure> {

@@ -4,6 +4,7 @@
 //! /api/v1/…                                    the interface of the reference's gateway
 //! POST /api/esker/v1/leases                    the same request, which may have `wait_seconds`
 //! POST /api/esker/v1/leases/TOKEN/missing      one name of an object a line; the objects that the storage lacks
+//! GET  /api/esker/v1/leases/TOKEN/settings     the settings of the repository
 //! GET  /api/esker/v1/leases, …/records         for operators: leases, and the newest records of the audit log
 //! ```
 //!
@@ -77,6 +78,7 @@ fn router(service: Arc<Service>) -> Router {
         .route("/api/v1/payloads/{token}", post(payloads::with_token_in_path))
         .route("/api/esker/v1/leases", get(administration::leases).post(leases::acquire_or_wait))
         .route("/api/esker/v1/leases/{token}/missing", post(payloads::missing))
+        .route("/api/esker/v1/leases/{token}/settings", get(leases::settings))
         .route("/api/esker/v1/records", get(administration::records))
         .fallback(async || Reply::of_status(404, "there is no such resource"))
         .method_not_allowed_fallback(async || Reply::of_status(405, "the resource has no such method"))

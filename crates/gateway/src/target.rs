@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
+use esker_repository::Settings;
 use esker_store::Sink;
 
 use crate::lease::{Candidate, Request};
@@ -14,6 +15,9 @@ use crate::lease_path::LeasePath;
 pub trait Target: Send + Sync {
     /// Returns the storage that payloads go to.
     fn sink(&self) -> &dyn Sink;
+
+    /// Returns the settings, by which publishers store files and make catalogs.
+    fn settings(&self) -> Result<Settings, PublishFailure>;
 
     /// Publishes what a publisher has built; nothing if this fails before the head is replaced.
     fn publish(&self, submission: &Submission<'_>) -> Result<Published, PublishFailure>;

@@ -1,6 +1,6 @@
 //! What answers and failed requests mean to a publisher.
 
-use esker_repository::GatewayFailure;
+use esker_repository::{GatewayFailure, Settings};
 use esker_store::{Cause, StorageProblem, StoreError};
 use serde::Deserialize;
 
@@ -31,6 +31,7 @@ pub(super) struct Heard {
     /// Number of leases that an operator ended.
     pub(super) ended: u64,
     pub(super) records: Vec<Record>,
+    pub(super) settings: Option<Settings>,
 }
 
 impl Heard {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::Method;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::{BuiltRevision, GatewayCommit, GatewayFailure, GatewaySession};
+use esker_repository::{BuiltRevision, GatewayCommit, GatewayFailure, GatewaySession, Settings};
 use esker_store::{Put, RequestThread, StoreError};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -57,6 +57,7 @@ pub(super) struct Leased {
 pub struct Session {
     leased: Arc<Leased>,
     uploads: Uploads,
+    settings: Option<Settings>,
     is_kept: AtomicBool,
     /// Last: its tasks use all of the above.
     thread: Arc<RequestThread>,
@@ -77,14 +78,20 @@ impl Session {
                 Some(renewed) => renewed,
                 None => acquire(&requests, &wish, is_esker).await?,
             };
-            Ok::<_, Failed>((token, life, is_esker))
+            let settings = if is_esker { settings(&requests, &token).await? } else { None };
+            Ok::<_, Failed>((token, life, is_esker, settings))
         });
-        let (token, life, is_esker) = begun.map_err(Failed::into_failure)?;
+        let (token, life, is_esker, settings) = begun.map_err(Failed::into_failure)?;
         let (path, ended) = (wish.path.to_string(), Mutex::default());
         let leased = Arc::new(Leased { requests, token, path, is_esker, ended });
         thread.start_task(keep_renewed(leased.clone(), life));
         let uploads = Uploads::new(leased.clone(), thread.clone());
-        Ok(Self { leased, uploads, is_kept: AtomicBool::new(false), thread })
+        Ok(Self { leased, uploads, settings, is_kept: AtomicBool::new(false), thread })
+    }
+
+    /// Returns the settings of the repository, if the gateway tells them.
+    pub fn settings(&self) -> Option<&Settings> {
+        self.settings.as_ref()
     }
 
     /// Returns the token of the lease, for a later session.
@@ -92,9 +99,17 @@ impl Session {
         &self.leased.token
     }
 
-    /// Keeps the lease after the session, for a later one.
-    pub fn keep(&self) {
-        self.is_kept.store(true, Ordering::Relaxed);
+    /// Sets whether the lease stays after the session, for a later one.
+    pub fn keep(&self, is_kept: bool) {
+        self.is_kept.store(is_kept, Ordering::Relaxed);
+    }
+
+    /// Gives up the lease of an earlier session. If the gateway can't be reached, it ends by itself.
+    pub fn end_lease(address: GatewayAddress, token: &str) {
+        let requests = Requests::new(address);
+        if let Ok(thread) = start_thread() {
+            give_up(&thread, &requests, token);
+        }
     }
 }
 
@@ -103,13 +118,15 @@ impl Drop for Session {
         if self.is_kept.load(Ordering::Relaxed) || self.leased.ended.lock().is_some() {
             return;
         }
-        let token = &self.leased.token;
-        let give_up = Wanted::new(Method::DELETE, &format!("/leases/{token}"), token.clone(), "");
-        let given_up = self.thread.wait_for(self.leased.requests.send_within(&give_up, GIVE_UP));
-        if let Err(failed) = given_up {
-            let failure = failed.into_failure();
-            tracing::debug!("the lease of {} ends by itself: {failure}", self.leased.path);
-        }
+        give_up(&self.thread, &self.leased.requests, &self.leased.token);
+    }
+}
+
+fn give_up(thread: &RequestThread, requests: &Requests, token: &str) {
+    let wanted = Wanted::new(Method::DELETE, &format!("/leases/{token}"), token.to_owned(), "");
+    if let Err(failed) = thread.wait_for(requests.send_within(&wanted, GIVE_UP)) {
+        let failure = failed.into_failure();
+        tracing::debug!("the lease ends by itself: {failure}");
     }
 }
 
@@ -278,6 +295,13 @@ async fn renew(
         Err(Failed::Lost(text)) if text.contains("invalid lease") => Ok(None),
         Err(other) => Err(other),
     }
+}
+
+/// Asks for the settings of the repository.
+async fn settings(requests: &Requests, token: &str) -> Result<Option<Settings>, Failed> {
+    let path = format!("/api/esker/v1/leases/{token}/settings");
+    let wanted = Wanted { path, ..Wanted::new(Method::GET, "", token.to_owned(), "") };
+    Ok(requests.send(&wanted).await?.settings)
 }
 
 /// Renews a lease until it has ended, or the gateway has no renewals.

@@ -109,6 +109,18 @@ pub(super) async fn acquire_or_wait(
     }
 }
 
+/// Returns the settings by which a publisher makes the same revision as the owner of the repository.
+pub(super) async fn settings(
+    State(service): State<Arc<Service>>,
+    Named(token): Named,
+    headers: HeaderMap,
+) -> Result<Reply, Reply> {
+    let signer = service.gateway.signer(authorization(&headers), token.as_bytes())?;
+    let gateway = service.gateway.clone();
+    let settings = blocking(move || gateway.settings(&signer, &Token::named(&token))).await?;
+    Ok(Answer::ok().with("settings", serde_json::json!(settings)).into())
+}
+
 /// Gives up a lease.
 pub(super) async fn give_up(
     State(service): State<Arc<Service>>,

@@ -84,6 +84,7 @@ fn objects_are_sent_once_and_a_second_session_sends_what_is_missing() {
         assert_eq!(first.put(name, bytes).unwrap(), Put::Present);
     }
     first.flush().unwrap();
+    assert!(!first.settings().unwrap().nanoseconds, "those of the repository");
     running.has_all(&all[..6]);
     assert_eq!(running.station.gateway.counts().objects, 6);
     drop(first);
@@ -130,7 +131,7 @@ fn a_publish_succeeds_over_connections_that_break() {
     assert_eq!(commit(&session), 2);
     running.has_all(&all);
     assert_eq!(running.station.r.head().len(), 1, "the commit was carried out once");
-    assert!(relay.struck() >= 3 * 8, "{}", relay.struck());
+    assert!(relay.struck() >= 3 * 9, "{}", relay.struck());
 }
 
 #[test]
@@ -210,7 +211,7 @@ fn a_kept_lease_goes_on_in_a_later_session() {
     let running = running();
     let session = begin(&running.url(), "r.test/a");
     let token = session.token().to_owned();
-    session.keep();
+    session.keep(true);
     drop(session);
     let resume = || LeaseWish { token: Some(token.clone()), ..wish("r.test/a") };
     let again = Session::begin(address(&running.url(), "one"), resume()).unwrap();
@@ -272,6 +273,7 @@ fn the_reference_is_asked_for_nothing_that_it_lacks() {
     let session = begin(&relay.url(), "r.test/a");
     let all = objects(3);
     assert!(!session.has(&all[0].0).unwrap());
+    assert_eq!(session.settings(), None);
     put_all(&session, &all);
     assert_eq!(commit(&session), 2);
     running.has_all(&all);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
 use esker_gateway::{Candidate, OpenTarget, PublicFiles, PublishFailure, Published, Submission, Target};
+use esker_repository::Settings;
 use esker_store::{LocalSink, Sink};
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -80,6 +81,10 @@ fn failure(text: &str) -> PublishFailure {
 impl Target for TestTarget {
     fn sink(&self) -> &dyn Sink {
         &self.sink
+    }
+
+    fn settings(&self) -> Result<Settings, PublishFailure> {
+        Ok(Settings { nanoseconds: false, ..Settings::default() })
     }
 
     fn publish(&self, submission: &Submission<'_>) -> Result<Published, PublishFailure> {
