@@ -4,6 +4,7 @@ mod ask;
 mod branch;
 mod collect;
 mod failure;
+mod gateway;
 mod hooks;
 mod interrupt;
 mod lock;
@@ -17,14 +18,18 @@ mod storage;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
+use esker_gateway::Session;
 use esker_maintain::remembered_spool;
 use esker_publish::{Filter, Progress, PublishError, PublishOptions, Report, Shrink, TagRequest};
-use esker_repository::{KeyFolder, RememberedStorage, ReplicaState, Repository, RepositoryError};
+use esker_repository::{
+    KeyFolder, RememberedGateway, RememberedStorage, ReplicaState, Repository, RepositoryError,
+};
 use esker_run::give_signals_back;
 
 use crate::error::{Context, Failure, Kind, warn};
@@ -36,6 +41,7 @@ pub(crate) use ask::confirm;
 pub(crate) use branch::BranchArgs;
 pub(crate) use collect::collect_progress;
 pub(crate) use failure::of_operation;
+pub(crate) use gateway::{GatewayArgs, LeaseArgs, end_lease};
 pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::{Interrupt, Woken};
 pub(crate) use lock::LockArgs;
@@ -294,6 +300,9 @@ impl Place {
     }
 
     pub(crate) fn try_open(&self) -> Result<Repository, RepositoryError> {
+        if let Some(gateway) = RememberedGateway::read(&self.root)? {
+            return Repository::open_at_gateway(&self.root, &self.name, &gateway, None, now());
+        }
         let mut repository = Repository::open(&self.root, &self.name, self.keys.clone(), now())?;
         if let Some(spool) = &self.spool {
             repository.share_with_spool(spool)?;
@@ -344,9 +353,22 @@ pub(crate) struct PublishingArgs<S: clap::Args = SourceArgs> {
 }
 
 impl<S: SourceOptions> PublishingArgs<S> {
+    /// Leases what is to change, if a gateway publishes; none for a dry run.
+    pub(crate) fn lease(&self, place: &Place, args: LeaseArgs<'_>) -> Result<Option<Arc<Session>>, Failure> {
+        if self.dry_run { Ok(None) } else { place.lease(args, self.lock, self.quiet) }
+    }
+
     /// Opens the repository with the settings that apply to this publish only.
-    pub(crate) fn open(&self, place: &Place, interrupt: &Interrupt) -> Result<Repository, Failure> {
-        let mut repository = place.open(self.lock, interrupt, self.quiet)?;
+    pub(crate) fn open(
+        &self,
+        place: &Place,
+        session: Option<&Arc<Session>>,
+        interrupt: &Interrupt,
+    ) -> Result<Repository, Failure> {
+        let mut repository = match session {
+            Some(session) => place.open_leased(session)?,
+            None => place.open(self.lock, interrupt, self.quiet)?,
+        };
         self.source.apply(repository.settings_mut());
         Ok(repository)
     }
@@ -368,7 +390,8 @@ impl<S: SourceOptions> PublishingArgs<S> {
             return report::print(&report, None, true, self.json);
         }
         Hooked::Publish.after(&place.root, place.name.as_str());
-        let is_due = report.published && collect::is_due(repository);
+        let has_keys = repository.gateway().is_none();
+        let is_due = report.published && has_keys && collect::is_due(repository);
         if !self.json || !is_due {
             report::print(&report, None, false, self.json)?;
         }

@@ -5,6 +5,7 @@
 //!                  lock          held by the process that runs its command, publishes or drops it
 //!                  upper/ work/  folders of the overlay
 //!                  cache/        objects of a bucket that needs credentials for reading
+//!                  lease         token of the lease, if a gateway publishes
 //! ```
 //!
 //! Nothing but these folders is needed to list, show and drop a transaction: no key, no network, no mount.
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
+use esker_gateway::Session;
 use esker_publish::{BaseRevision, Filter, Upper};
 use esker_repository::{OpenWork, RememberedStorage};
 use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
@@ -29,7 +31,7 @@ use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
 use crate::error::{Context as _, Failure, Kind};
 
 pub(crate) use record::{OnBranch, Origin, Outcome, Record};
-pub(crate) use session::Session;
+pub(crate) use session::RunningCommand;
 
 /// Largest record; far more than one takes.
 const RECORD_MAX: u64 = 16 << 20;
@@ -148,6 +150,7 @@ const UPPER: &str = "upper";
 const WORK: &str = "work";
 const CACHE: &str = "cache";
 const LOCK: &str = "lock";
+const LEASE: &str = "lease";
 const RECORD: &str = "record.json";
 
 impl Transaction {
@@ -190,6 +193,21 @@ impl Transaction {
             record.outcome = outcome;
             let _ = self.write();
         }
+    }
+
+    /// Notes the lease of a transaction that a gateway publishes, and keeps it after the session.
+    pub(crate) fn note_lease(&self, session: &Session) -> Result<(), Failure> {
+        let what = format!("can't note the lease of transaction {}", self.id);
+        let written = persist(&RealDisk::PRIVATE, &self.folder.join(LEASE), session.token().as_bytes());
+        written.context(Kind::Failed, what)?;
+        session.keep(true);
+        Ok(())
+    }
+
+    /// Returns the token of the lease; none if this user has the keys, or if it can't be read: then another one is needed.
+    pub(crate) fn lease(&self) -> Option<String> {
+        let token = read_file(&RealDisk::PRIVATE, &self.folder.join(LEASE), RECORD_MAX);
+        String::from_utf8(token.ok()??).ok()
     }
 
     /// Takes the transaction for this process.

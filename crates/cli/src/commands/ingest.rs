@@ -8,7 +8,7 @@ use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};
 use crate::mounting::run_mounted::take_signals;
 use crate::process::limits::OpenFiles;
-use crate::publisher::{BranchArgs, Interrupt, NamedArgs, PublishingArgs, now};
+use crate::publisher::{BranchArgs, GatewayArgs, Interrupt, LeaseArgs, NamedArgs, PublishingArgs, now};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -61,6 +61,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     branch: BranchArgs,
+
+    #[command(flatten)]
+    gateway: GatewayArgs,
 }
 
 fn owner(text: &str) -> Result<Owner, String> {
@@ -85,10 +88,14 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         delete.extend(lines.map(<[u8]>::to_vec));
     }
-    let place = args.named.place(settings)?;
+    let place = args.gateway.place(&args.named.place, &args.named.name, settings)?;
     let how = &args.how;
-    let repository = how.open(&place, &interrupt)?;
     let (archive, target) = (args.archive, args.to.clone().into_os_string().into_vec());
+    // The command of --then may change all of the repository.
+    let own = [delete.clone(), vec![target.clone()]].concat();
+    let paths = if args.then.is_some() { &[][..] } else { &own };
+    let session = how.lease(&place, LeaseArgs { paths, token: None, take_over: args.gateway.take_over })?;
+    let repository = how.open(&place, session.as_ref(), &interrupt)?;
     let (owner, nested) = (args.owner.unwrap_or_default(), args.nested);
     let (what, branch) = ("was not changed", args.branch.request());
     if let (Some(script), Some(forwarding)) = (args.then, forwarding) {
@@ -100,7 +107,8 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         drop(repository);
         let transactions = Transactions::new(settings.transactions(args.transactions.as_deref())?);
         let (place, target, transactions) = (&place, args.to.as_path(), &transactions);
-        let then = IngestThen { place, staged, target, script, how, branch, transactions, settings, files };
+        let then =
+            IngestThen { place, staged, session, target, script, how, branch, transactions, settings, files };
         return then.run(forwarding, &interrupt);
     }
     let work = |mut given: PublishOptions<'_>| {

@@ -3,13 +3,13 @@ use std::path::PathBuf;
 use esker_publish::{Publish, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{BranchArgs, Interrupt, NamedArgs, PublishingArgs, now};
+use crate::publisher::{BranchArgs, GatewayArgs, Interrupt, LeaseArgs, NamedArgs, PublishingArgs, now};
 use crate::settings::Settings;
 
 /// Publishes a folder: makes a repository, or a directory of it, equal to the folder.
 ///
 /// Compares the folder with the newest revision. Changes that are published meanwhile stay. If one is of the same path,
-/// the command fails and names the path.
+/// the command fails and names the path. A user without the keys of the repository publishes through a gateway: --gateway.
 ///
 /// Example: esker publish sw.example.org /build/software --to /software
 #[derive(clap::Args, Debug)]
@@ -30,19 +30,24 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     branch: BranchArgs,
+
+    #[command(flatten)]
+    gateway: GatewayArgs,
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     use std::os::unix::ffi::OsStringExt as _;
     let interrupt = Interrupt::on_signals()?;
-    let place = args.named.place(settings)?;
+    let place = args.gateway.place(&args.named.place, &args.named.name, settings)?;
     if args.source.is_file() {
         let what = format!("{} was not published: {} is not a folder", place.name, args.source.display());
         return Err(Failure::failed(what).hint("name a folder; archives are for `esker ingest`"));
     }
     let how = &args.how;
-    let repository = how.open(&place, &interrupt)?;
     let (source, target) = (args.source, args.to.into_os_string().into_vec());
+    let (paths, take_over) = (std::slice::from_ref(&target), args.gateway.take_over);
+    let session = how.lease(&place, LeaseArgs { paths, token: None, take_over })?;
+    let repository = how.open(&place, session.as_ref(), &interrupt)?;
     let work = |mut given: PublishOptions<'_>| {
         given.tag.branch = args.branch.request();
         let mut publish = Publish { source, target, options: given };

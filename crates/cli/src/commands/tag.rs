@@ -4,7 +4,7 @@ use esker_vfs::Time;
 
 use crate::error::Failure;
 use crate::output::{self, Output};
-use crate::publisher::{ChangeArgs, Interrupt, NamedArgs, now, of_operation};
+use crate::publisher::{ChangeArgs, GatewayArgs, Interrupt, LeaseArgs, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 use crate::trees::entry::time_text;
 use crate::trees::revision_source::RevisionArgs;
@@ -15,14 +15,14 @@ commands! {
     args, call;
     List(Box<ListArgs>) => list(&args, call.settings);
     Show(Box<ShowArgs>) => show(&args, call.settings);
-    Add(AddArgs) => apply(&args.placed.named, &args.change(), &args.placed.change, call.settings);
+    Add(AddArgs) => apply(&args.placed.named, &args.change(), (&args.placed.change, &args.placed.gateway), call.settings);
     /// Moves a tag to another revision.
     ///
     /// The tag keeps its branch, and without `--message` its description.
     ///
     /// Example: esker tag move sw.example.org production --revision v1.2
-    Move(PlacedArgs) => apply(&args.named, &args.change(), &args.change, call.settings);
-    Remove(RemoveArgs) => apply(&args.named, &TagChange::Remove { names: args.tags }, &args.change, call.settings);
+    Move(PlacedArgs) => apply(&args.named, &args.change(), (&args.change, &args.gateway), call.settings);
+    Remove(RemoveArgs) => apply(&args.named, &TagChange::Remove { names: args.tags }, (&args.change, &args.gateway), call.settings);
 }
 
 /// Lists the tags of a repository, newest first.
@@ -87,6 +87,9 @@ pub(crate) struct PlacedArgs {
 
     #[command(flatten)]
     change: ChangeArgs,
+
+    #[command(flatten)]
+    gateway: GatewayArgs,
 }
 
 /// Adds a tag to a revision.
@@ -116,6 +119,9 @@ pub(crate) struct RemoveArgs {
 
     #[command(flatten)]
     change: ChangeArgs,
+
+    #[command(flatten)]
+    gateway: GatewayArgs,
 }
 
 impl PlacedArgs {
@@ -211,12 +217,17 @@ fn show(args: &ShowArgs, settings: &Settings) -> Result<(), Failure> {
 fn apply(
     named: &NamedArgs,
     change: &TagChange,
-    args: &ChangeArgs,
+    (args, gateway): (&ChangeArgs, &GatewayArgs),
     settings: &Settings,
 ) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = named.place(settings)?;
-    let repository = place.open(args.lock, &interrupt, args.json)?;
+    let place = gateway.place(&named.place, &named.name, settings)?;
+    let all = LeaseArgs { paths: &[], token: None, take_over: gateway.take_over };
+    let session = if args.dry_run { None } else { place.lease(all, args.lock, args.json)? };
+    let repository = match &session {
+        Some(session) => place.open_leased(session)?,
+        None => place.open(args.lock, &interrupt, args.json)?,
+    };
     let done = match args.dry_run {
         true => change.dry_run(&repository),
         false => change.run(&repository, now(), &interrupt.flag()),

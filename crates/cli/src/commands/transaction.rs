@@ -13,7 +13,7 @@ use clap::Subcommand;
 
 use crate::error::Failure;
 use crate::process::limits::OpenFiles;
-use crate::publisher::{BranchArgs, PublisherArgs, PublishingArgs};
+use crate::publisher::{BranchArgs, GatewayArgs, PublisherArgs, PublishingArgs};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -59,6 +59,9 @@ struct StartArgs {
 
     #[command(flatten)]
     branch: BranchArgs,
+
+    #[command(flatten)]
+    gateway: GatewayArgs,
 
     /// Begin with a copy of the directory /FROM at /TO, made of catalog rows; both are published as one revision
     #[arg(long, num_args = 2, value_names = ["/FROM", "/TO"], conflicts_with = "branch")]

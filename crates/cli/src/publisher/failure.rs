@@ -5,7 +5,7 @@ mod publish;
 
 use esker_format::trust::TrustError;
 use esker_format::write::history::TagError;
-use esker_repository::{RepositoryError, SettingsError};
+use esker_repository::{GatewayFailure, RepositoryError, SettingsError};
 
 use crate::error::{Failure, Kind, chain_after, of_store};
 
@@ -58,6 +58,9 @@ fn kind(error: &RepositoryError) -> Kind {
     use RepositoryError as E;
     match error {
         E::Interrupted => Kind::Interrupted,
+        E::Gateway { failure: GatewayFailure::Denied(_), .. } => Kind::Usage,
+        E::Gateway { failure: GatewayFailure::Unavailable(_), .. } => Kind::Network,
+        E::Gateway { .. } => Kind::Failed,
         E::Storage(_)
         | E::Locked { .. }
         | E::Moving
@@ -88,6 +91,22 @@ fn hint(error: &RepositoryError) -> Option<&'static str> {
         }
         E::OtherRepository { .. } | E::Foreign { .. } => {
             "name an empty folder or prefix, or the folder above, in which each repository has its own"
+        }
+        E::Gateway { failure: GatewayFailure::Denied(_), .. } => {
+            "`esker gateway key list` shows at the gateway what the key may change; name another one with --gateway and --key"
+        }
+        E::Gateway { failure: GatewayFailure::Unavailable(_), .. } => {
+            "check the address and the gateway; objects that were sent are not sent again when this is repeated"
+        }
+        E::Gateway { failure: GatewayFailure::Busy { .. }, .. } => {
+            "wait for it with --wait; --take-over ends the leases of the same key, if their publisher is dead"
+        }
+        E::Gateway { failure: GatewayFailure::LeaseEnded(_), .. } => {
+            "nothing was published; repeat this: objects that were sent are not sent again"
+        }
+        E::NotThroughGateway(_) => {
+            "do this where the repository is published; publish, ingest, transaction, tag add and tag remove work through a \
+             gateway, on the branch of the head"
         }
         E::IsReplica { .. } => {
             "change it where it is published; `esker replicate NAME` then brings the change here"

@@ -78,7 +78,7 @@ pub(crate) fn load(settings: &Settings, name: Option<&str>) -> Parameters {
 }
 
 /// Returns the parameters of the environment, without any file: for servers that the command line names by URL.
-pub(super) fn without_files(environment: &Environment) -> Parameters {
+pub(crate) fn without_files(environment: &Environment) -> Parameters {
     let mut parameters = Parameters::default();
     add_environment(&mut parameters, environment);
     parameters

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use esker_format::object::ObjectName;
-use esker_repository::{OpenWork, RememberedStorage, RepositoryError, TransactionFolder};
+use esker_repository::{OpenWork, RememberedGateway, RememberedStorage, RepositoryError, TransactionFolder};
 
 use super::{Transaction, Transactions};
 use crate::error::{Failure, warn};
@@ -36,6 +36,10 @@ impl Transaction {
         let failed =
             |error: RepositoryError| crate::publisher::of_operation("can't begin a transaction", &error);
         let record = self.record()?;
+        if RememberedGateway::is_at(&record.storage) {
+            // Whoever collects has another state folder.
+            return Ok(());
+        }
         self.open_work()?.begin(&record.storage, stored, Some(record.collections)).map_err(failed)
     }
 

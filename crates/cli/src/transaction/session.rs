@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use esker_format::copied_xattr::OverlayOwner;
 use esker_format::name::RepositoryName;
-use esker_repository::KeyFolder;
+use esker_repository::{KeyFolder, RememberedGateway};
 use esker_run::{Ending, Forwarding, Writable};
 use esker_view::{Pin, ViewOptions};
 
@@ -14,7 +14,7 @@ use crate::error::{Context as _, Failure, Kind, chain};
 use crate::mounting::open::{session_options, view_options};
 use crate::mounting::run_mounted::{MountedRun, ToMount};
 use crate::process::limits::OpenFiles;
-use crate::publisher::readable;
+use crate::publisher::{of_operation, readable};
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
 use crate::settings::repository::ResolvedRepository;
@@ -23,14 +23,14 @@ use crate::settings::repository::ResolvedRepository;
 const VARIABLE: &str = "ESKER_TRANSACTION";
 
 /// A command in the tree of a transaction.
-pub(crate) struct Session<'a> {
+pub(crate) struct RunningCommand<'a> {
     pub(crate) transaction: &'a mut Transaction,
     pub(crate) command: Vec<OsString>,
     pub(crate) settings: &'a Settings,
     pub(crate) files: OpenFiles,
 }
 
-impl Session<'_> {
+impl RunningCommand<'_> {
     /// Runs the command, and notes how it ended.
     pub(crate) fn run(self, forwarding: Forwarding) -> Result<Ending, Failure> {
         let record = self.transaction.record()?.clone();
@@ -39,6 +39,12 @@ impl Session<'_> {
         let name = RepositoryName::parse(&record.repository).context(Kind::Damaged, "can't use this name")?;
         let keys = KeyFolder::new(record.keys.clone(), &name);
         let mut repository = RepositoryArgs::of_publisher(&record.repository, keys.public_key_file());
+        let gateway = RememberedGateway::read(&record.storage)
+            .map_err(|error| of_operation("can't use the gateway", &error))?;
+        if let Some(gateway) = gateway {
+            repository.public_key = gateway.public_keys;
+            repository.ca = gateway.authorities.iter().map(PathBuf::from).collect();
+        }
         let readable = readable(&record.storage)?;
         if readable.is_private {
             repository.cache = Some(self.transaction.cache_folder());

@@ -32,6 +32,7 @@ mod faults;
 mod fixed;
 mod fstab;
 mod full_disk;
+mod gateway_publishers;
 mod gateway_reference;
 mod gateways;
 mod guides;

@@ -12,7 +12,7 @@ use crate::test_user::TestUser;
 /// A server of the repositories in a folder, gone when dropped.
 pub(crate) struct Served {
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Served {

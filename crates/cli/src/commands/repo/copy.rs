@@ -34,7 +34,7 @@ pub(super) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     let place = args.named.place(settings)?;
     let how = &args.how;
-    let repository = how.open(&place, &interrupt)?;
+    let repository = how.open(&place, None, &interrupt)?;
     let [from, to] = [args.from, args.to].map(|path| path.into_os_string().into_vec());
     let work = |options: PublishOptions<'_>| {
         let mut copy = CopyTree { from, to, options };

@@ -1,11 +1,14 @@
+use std::sync::Arc;
+
+use esker_gateway::Session;
 use esker_publish::{PublishOptions, PublishUpper, Upper};
 use esker_store::FileLock;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{Hooked, Interrupt, PublisherArgs, PublishingArgs, now};
+use crate::publisher::{Hooked, Interrupt, LeaseArgs, Place, PublisherArgs, PublishingArgs, end_lease, now};
 use crate::settings::Settings;
-use crate::transaction::{OnBranch, Transaction, Transactions};
+use crate::transaction::{OnBranch, Record, Transaction, Transactions};
 
 /// Publishes a kept transaction.
 ///
@@ -67,9 +70,9 @@ pub(super) fn try_commit(
     settings: &Settings,
 ) -> Result<(), Failure> {
     let record = transaction.record()?;
-    let place = PublisherArgs::in_folders(Some(&record.storage), Some(&record.keys))
-        .place(&record.repository, settings)?;
-    let repository = how.open(&place, interrupt)?;
+    let place = place_of(record, settings)?;
+    let session = lease(transaction, &place, how)?;
+    let repository = how.open(&place, session.as_ref(), interrupt)?;
     let upper = Upper { filter: how.filter()?, ..transaction.upper()? };
     let work = |mut options: PublishOptions<'_>| {
         options.tag.branch = record.branch.as_ref().map(OnBranch::request);
@@ -79,7 +82,27 @@ pub(super) fn try_commit(
             false => publish.run(&repository, now()),
         }
     };
-    how.publish(&place, &repository, interrupt, work, "was not changed")
+    how.publish(&place, &repository, interrupt, work, "was not changed")?;
+    // The lease ended with the commit, unless there was nothing to publish.
+    session.iter().for_each(|session| session.keep(false));
+    Ok(())
+}
+
+/// Returns the repository of a transaction.
+pub(super) fn place_of(record: &Record, settings: &Settings) -> Result<Place, Failure> {
+    PublisherArgs::in_folders(Some(&record.storage), Some(&record.keys)).place(&record.repository, settings)
+}
+
+/// Goes on with the lease of a transaction, or leases its directory again if that has ended; none if this user has the keys.
+pub(super) fn lease(
+    transaction: &Transaction,
+    place: &Place,
+    how: &PublishingArgs,
+) -> Result<Option<Arc<Session>>, Failure> {
+    let paths = &[transaction.record()?.path.clone().into_bytes()];
+    let session = how.lease(place, LeaseArgs { paths, token: transaction.lease(), take_over: false })?;
+    session.iter().try_for_each(|session| transaction.note_lease(session))?;
+    Ok(session)
 }
 
 /// Returns the sentence that says that a transaction is kept.
@@ -96,7 +119,11 @@ pub(super) fn abort(args: &AbortArgs, transactions: &Transactions) -> Result<(),
     if let Some((storage, name)) = &of {
         Hooked::Abort.before(storage, name)?;
     }
+    let token = transaction.lease();
     transaction.remove(lock)?;
+    if let (Some((storage, _)), Some(token)) = (&of, token) {
+        end_lease(storage, &token);
+    }
     if let Some((storage, name)) = &of {
         Hooked::Abort.after(storage, name);
     }

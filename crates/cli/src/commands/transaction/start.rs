@@ -3,8 +3,10 @@ use std::ffi::OsString;
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use esker_format::object::ObjectName;
+use esker_gateway::Session;
 use esker_publish::{BaseRevision, CopyTree, PublishOptions, Staged};
 use esker_repository::{BranchRequest, Repository};
 use esker_run::{Ending, Forwarding, take_terminal};
@@ -14,11 +16,11 @@ use crate::error::{Failure, warn};
 use crate::mounting::run_mounted::{end_as, take_signals};
 use crate::output::{Output, tell};
 use crate::process::limits::OpenFiles;
-use crate::publisher::{Hooked, Interrupt, Place, PublishingArgs, now, of_operation};
+use crate::publisher::{Hooked, Interrupt, LeaseArgs, Place, PublishingArgs, now, of_operation};
 use crate::settings::Settings;
-use crate::transaction::{OnBranch, Origin, Record, Session, Transaction, Transactions};
+use crate::transaction::{OnBranch, Origin, Record, RunningCommand, Transaction, Transactions};
 
-use super::finish::{commit, is_kept, try_commit};
+use super::finish::{commit, is_kept, lease, place_of, try_commit};
 use super::{StartArgs, show};
 
 /// Runs another command or a shell in a kept transaction.
@@ -53,6 +55,8 @@ enum Choice {
 struct Run<'a> {
     transaction: Transaction,
     lock: FileLock,
+    /// Renews the lease while the command runs.
+    session: Option<Arc<Session>>,
     command: Vec<OsString>,
     how: &'a PublishingArgs,
     keep: bool,
@@ -69,7 +73,7 @@ pub(super) fn run(
     let forwarding = take_signals()?;
     let interrupt = Interrupt::without_signals()?;
     let missing = || Failure::usage("NAME is missing").hint("as in: esker transaction sw.example.org");
-    let place = args.place.place(&args.name.ok_or_else(missing)?, settings)?;
+    let place = args.gateway.place(&args.place, &args.name.ok_or_else(missing)?, settings)?;
     let path = args.path.as_deref().map_or_else(|| Ok("/".to_owned()), inner_path)?;
     let branch = args.branch.request();
     let (command, how, keep) = (args.command, &args.how, args.keep);
@@ -80,7 +84,9 @@ pub(super) fn run(
             Failure::usage(what).hint("name one with --tag NAME, or keep the transaction with --keep")
         );
     }
-    let repository = how.open(&place, &interrupt)?;
+    let (paths, take_over) = (&[path.clone().into_bytes()], args.gateway.take_over);
+    let session = how.lease(&place, LeaseArgs { paths, token: None, take_over })?;
+    let repository = how.open(&place, session.as_ref(), &interrupt)?;
     let (base, origin, stored) = match (&args.template[..], &branch) {
         ([from, to], _) => template(how, &place, &repository, &interrupt, (from, to), &path)?,
         (_, None) => (BaseRevision::published(&repository), None, BTreeSet::new()),
@@ -93,8 +99,8 @@ pub(super) fn run(
     };
     drop(repository);
     let begin = Begin { place: &place, base, origin, stored, path, branch, transactions, settings };
-    let (transaction, lock) = begin.transaction(&command)?;
-    Run { transaction, lock, command, how, keep, settings, files }.run(forwarding, &interrupt, true)
+    let (transaction, lock) = begin.transaction(&command, session.as_deref())?;
+    Run { transaction, lock, session, command, how, keep, settings, files }.run(forwarding, &interrupt, true)
 }
 
 /// Stores a copy of a directory as an unpublished revision; returns that, the published one, and the objects of the copy.
@@ -140,7 +146,11 @@ struct Begin<'a> {
 
 impl Begin<'_> {
     /// Makes the folder of the transaction.
-    fn transaction(self, command: &[OsString]) -> Result<(Transaction, FileLock), Failure> {
+    fn transaction(
+        self,
+        command: &[OsString],
+        session: Option<&Session>,
+    ) -> Result<(Transaction, FileLock), Failure> {
         let Begin { place, base, origin, stored, path, branch, transactions, settings } = self;
         let name = place.name.as_str();
         Hooked::Transaction.before(&place.root, name)?;
@@ -171,6 +181,7 @@ impl Begin<'_> {
             let prepared = transaction.upper()?.prepare(&place.root);
             prepared.map_err(|error| of_operation("can't begin a transaction", &error))
         });
+        let kept = kept.and_then(|()| session.map_or(Ok(()), |session| transaction.note_lease(session)));
         if let Err(failure) = kept {
             transaction.remove(lock)?;
             return Err(failure);
@@ -184,6 +195,8 @@ impl Begin<'_> {
 pub(crate) struct IngestThen<'a> {
     pub(crate) place: &'a Place,
     pub(crate) staged: Staged,
+    /// Lease of a gateway that publishes.
+    pub(crate) session: Option<Arc<Session>>,
     /// Working directory of the command in the repository.
     pub(crate) target: &'a Path,
     /// Script for `sh`.
@@ -198,7 +211,8 @@ pub(crate) struct IngestThen<'a> {
 impl IngestThen<'_> {
     /// Runs the command in a transaction above the unpublished revision, and publishes both as one.
     pub(crate) fn run(self, forwarding: Forwarding, interrupt: &Interrupt) -> Result<ExitCode, Failure> {
-        let IngestThen { place, staged, target, script, how, branch, transactions, settings, files } = self;
+        let IngestThen { place, staged, session, target, script, how, branch, transactions, settings, files } =
+            self;
         staged.warnings.iter().for_each(|warning| warn(Some(warning)));
         let Staged { base, origin, stored, .. } = staged;
         let directory = format!("/cvmfs/{}{}", place.name, inner_path(target)?);
@@ -206,8 +220,9 @@ impl IngestThen<'_> {
         let command = vec!["sh".into(), "-c".into(), [start, script].into_iter().collect(), directory.into()];
         let path = "/".to_owned();
         let begin = Begin { place, base, origin: Some(origin), stored, path, branch, transactions, settings };
-        let (transaction, lock) = begin.transaction(&command)?;
-        Run { transaction, lock, command, how, keep: false, settings, files }.run(forwarding, interrupt, true)
+        let (transaction, lock) = begin.transaction(&command, session.as_deref())?;
+        let run = Run { transaction, lock, session, command, how, keep: false, settings, files };
+        run.run(forwarding, interrupt, true)
     }
 }
 
@@ -222,7 +237,9 @@ pub(super) fn resume(
     let transaction = transactions.find(&args.transaction)?;
     let lock = transaction.take()?;
     let (command, how, keep) = (args.command, &args.how, args.keep);
-    Run { transaction, lock, command, how, keep, settings, files }.run(forwarding, &interrupt, false)
+    let place = place_of(transaction.record()?, settings)?;
+    let session = lease(&transaction, &place, how)?;
+    Run { transaction, lock, session, command, how, keep, settings, files }.run(forwarding, &interrupt, false)
 }
 
 /// Returns a path in the repository, with a slash in front.
@@ -240,14 +257,15 @@ impl Run<'_> {
     /// Runs the command, shows the difference, and publishes, keeps or drops it. A new transaction whose command never ran
     /// is removed.
     fn run(self, forwarding: Forwarding, interrupt: &Interrupt, is_new: bool) -> Result<ExitCode, Failure> {
-        let Run { mut transaction, lock, command, how, keep, settings, files } = self;
+        let Run { mut transaction, lock, session, command, how, keep, settings, files } = self;
         let is_shell = command.is_empty();
         let command = if is_shell { vec![shell()] } else { command };
         let signals = forwarding.clone();
-        let session = Session { transaction: &mut transaction, command, settings, files };
-        let ending = match session.run(forwarding) {
+        let running = RunningCommand { transaction: &mut transaction, command, settings, files };
+        let ending = match running.run(forwarding) {
             Ok(ending) => ending,
             Err(failure) if is_new => {
+                give_up(session.as_deref());
                 transaction.remove(lock)?;
                 return Err(failure);
             }
@@ -287,6 +305,7 @@ impl Run<'_> {
                 warn_or_note(&format!("{ended}{}", is_kept(&transaction.id)));
             }
             Choice::Drop => {
+                give_up(session.as_deref());
                 let printed =
                     if how.dry_run { try_commit(&transaction, how, interrupt, settings) } else { Ok(()) };
                 transaction.remove(lock)?;
@@ -295,6 +314,11 @@ impl Run<'_> {
         }
         Ok(if is_shell && is_terminal { ExitCode::SUCCESS } else { end_as(ending) })
     }
+}
+
+/// Gives up the lease of a transaction that is dropped, at the end of its session.
+fn give_up(session: Option<&Session>) {
+    session.into_iter().for_each(|session| session.keep(false));
 }
 
 fn warn_or_note(text: &str) {

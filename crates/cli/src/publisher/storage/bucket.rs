@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_object_storage::{Environment, StorageSettings, StorageUrl, reading_url};
-use esker_repository::RememberedStorage;
+use esker_repository::{RememberedGateway, RememberedStorage};
 
 use crate::error::Failure;
 use crate::publisher::failure::of_operation;
@@ -209,8 +209,11 @@ const CREDENTIALS: [&str; 10] = [
 /// Returns how a client of this machine reads the repository at a place: a bucket with the credentials of this process, or,
 /// without any, by its public URL.
 pub(crate) fn readable(root: &Path) -> Result<Readable, Failure> {
-    let remembered =
-        RememberedStorage::read(root).map_err(|error| of_operation("can't read the storage", &error))?;
+    let failed = |error| of_operation("can't read the storage", &error);
+    if let Some(gateway) = RememberedGateway::read(root).map_err(failed)? {
+        return Ok(Readable { url: gateway.server, is_private: false });
+    }
+    let remembered = RememberedStorage::read(root).map_err(failed)?;
     let Some(remembered) = remembered else {
         return Ok(Readable { url: format!("file://{}", root.display()), is_private: false });
     };
