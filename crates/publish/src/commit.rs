@@ -286,8 +286,9 @@ pub(crate) fn name_for(
     }
     let automatic = || repository.settings().automatic_tags.then(|| history.automatic_name(now));
     let name = tag.name.clone().or_else(automatic);
-    // A gateway has settings of its own.
-    if name.is_none() && !tag.description.is_empty() && !repository.storage().is_served() {
+    // A gateway may have settings that are not known here.
+    let is_known = !repository.storage().is_served() || repository.has_settings();
+    if name.is_none() && !tag.description.is_empty() && is_known {
         return Err(PublishError::MessageWithoutTag);
     }
     Ok(name)

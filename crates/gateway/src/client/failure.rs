@@ -31,6 +31,8 @@ pub(super) struct Heard {
     /// Number of leases that an operator ended.
     pub(super) ended: u64,
     pub(super) records: Vec<Record>,
+    /// Number of objects of a revision that are not stored.
+    pub(super) lacking: u64,
     pub(super) settings: Option<Settings>,
 }
 
@@ -60,7 +62,10 @@ impl Heard {
 
     /// Returns the failure that a refusal means.
     pub(super) fn failure(self, path: &str) -> GatewayFailure {
-        let Self { status, reason, detail, time_remaining, conflicts, .. } = self;
+        let Self { status, reason, detail, time_remaining, conflicts, lacking, .. } = self;
+        if lacking > 0 {
+            return GatewayFailure::Lacks(lacking);
+        }
         if status == "path_busy" {
             let remaining = time_remaining.as_str().unwrap_or_default().to_owned();
             return GatewayFailure::Busy { path: path.to_owned(), remaining };

@@ -234,7 +234,11 @@ impl GatewaySession for Session {
         self.uploads.flush()?;
         self.uploads.check_expected()?;
         self.leased.check()?;
-        self.thread.wait_for(self.leased.commit(built)).map_err(Failed::into_failure)
+        let committed = self.thread.wait_for(self.leased.commit(built)).map_err(Failed::into_failure);
+        if let Err(GatewayFailure::Lacks(_)) = committed {
+            self.uploads.forget();
+        }
+        committed
     }
 }
 

@@ -108,6 +108,11 @@ impl Uploads {
         if missing > 0 { Err(GatewayFailure::Lacks(missing as u64)) } else { Ok(()) }
     }
 
+    /// Forgets what was sent, because the storage has lost some of it.
+    pub(super) fn forget(&self) {
+        self.objects.lock().sent.clear();
+    }
+
     fn check(&self) -> Result<(), GatewayFailure> {
         self.failed.lock().clone().map_or(Ok(()), Err)
     }

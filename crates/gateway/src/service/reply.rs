@@ -52,6 +52,9 @@ impl From<GatewayError> for Reply {
             GatewayError::Publish(PublishFailure::Conflict { paths }) => {
                 Answer::error(error.to_string()).with("conflicts", paths.clone())
             }
+            GatewayError::Publish(PublishFailure::MissingObjects(count)) => {
+                Answer::error(error.to_string()).with("lacking", *count)
+            }
             GatewayError::Intake(_) | GatewayError::Publish(_) => {
                 tracing::warn!("{}", with_causes(&error));
                 Answer::error(error.to_string())

@@ -168,6 +168,11 @@ fn refusals_say_what_is_wrong() {
     running.station.r.conflict(&["/a/x", "/a/y"]);
     let conflict = GatewayFailure::Conflict(vec!["/a/x".to_owned(), "/a/y".to_owned()]);
     assert_eq!(session.commit(&built()), Err(conflict));
+    running.station.r.lack(2);
+    let (known, bytes) = object(b"known", ObjectKind::File);
+    assert_eq!(session.put(&known, &bytes).unwrap(), Put::Stored);
+    assert_eq!(session.commit(&built()), Err(GatewayFailure::Lacks(2)));
+    assert_eq!(session.put(&known, &bytes).unwrap(), Put::Stored, "it is asked for again");
     // An object that an earlier session is thought to have sent.
     let absent = object(b"absent", ObjectKind::File).0;
     assert!(session.has(&absent).unwrap());

@@ -36,6 +36,8 @@ struct State {
     before_head: Option<Box<dyn FnOnce() + Send>>,
     /// Paths that other publishers changed.
     conflict: Vec<String>,
+    /// Number of objects that a revision lacks.
+    lacking: u64,
     /// True while the storage does not answer.
     is_away: bool,
 }
@@ -69,6 +71,10 @@ impl TestTarget {
         self.state.lock().conflict = paths.iter().map(|path| (*path).to_owned()).collect();
     }
 
+    pub(crate) fn lack(&self, objects: u64) {
+        self.state.lock().lacking = objects;
+    }
+
     pub(crate) fn set_away(&self, is_away: bool) {
         self.state.lock().is_away = is_away;
     }
@@ -92,6 +98,9 @@ impl Target for TestTarget {
             let mut state = self.state.lock();
             if !state.conflict.is_empty() {
                 return Err(PublishFailure::Conflict { paths: std::mem::take(&mut state.conflict) });
+            }
+            if state.lacking > 0 {
+                return Err(PublishFailure::MissingObjects(std::mem::take(&mut state.lacking)));
             }
             (state.head.len() as u64 + 2, state.on_head.take())
         };
