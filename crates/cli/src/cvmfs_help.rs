@@ -69,6 +69,8 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server check, check -i", "esker check NAME, esker check NAME --data"),
     ("cvmfs_server add-replica, snapshot", "esker replicate URL, esker replicate --all"),
     ("Apache on a server", "esker serve DIR"),
+    ("cvmfs_server mkfs -u gw,… NAME", "esker publish NAME DIR --gateway URL --key FILE"),
+    ("cvmfs_swissknife lease -a drop", "esker gateway lease end NAME/PATH"),
     ("cvmfs_gateway, repo.json", "esker gateway, esker gateway key add KEY NAME/PATH"),
     ("squid at a site", "esker proxy --upstream URL --cache DIR"),
 ];
