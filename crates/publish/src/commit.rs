@@ -248,7 +248,7 @@ fn tag(
         history.add(Tag {
             name: name.clone(),
             root_catalog: base.hash,
-            size: Some(context.base.size.unwrap_or(0)),
+            size: Some(base.catalog.size()),
             revision: context.base.revision,
             timestamp: modified.unwrap_or(lock.head().verified.timestamp()),
             description: request.description.clone(),
