@@ -51,6 +51,8 @@ pub(super) struct Leased {
     pub(super) is_esker: bool,
     /// Reason why the lease is no longer held.
     ended: Mutex<Option<String>>,
+    /// True if the gateway has no renewals.
+    is_fixed: AtomicBool,
 }
 
 /// A session with a gateway. Its lease is given up when it is dropped, unless it is to be kept.
@@ -83,7 +85,8 @@ impl Session {
         });
         let (token, life, is_esker, settings) = begun.map_err(Failed::into_failure)?;
         let (path, ended) = (wish.path.to_string(), Mutex::default());
-        let leased = Arc::new(Leased { requests, token, path, is_esker, ended });
+        let is_fixed = AtomicBool::new(false);
+        let leased = Arc::new(Leased { requests, token, path, is_esker, ended, is_fixed });
         thread.start_task(keep_renewed(leased.clone(), life));
         let uploads = Uploads::new(leased.clone(), thread.clone());
         Ok(Self { leased, uploads, settings, is_kept: AtomicBool::new(false), thread })
@@ -145,8 +148,11 @@ impl Leased {
 
     /// Returns what a refusal means, and notes the end of the lease.
     pub(super) fn refused(&self, heard: Heard) -> GatewayFailure {
-        let failure = heard.failure(&self.path);
-        if let GatewayFailure::LeaseEnded(reason) = &failure {
+        let mut failure = heard.failure(&self.path);
+        if let GatewayFailure::LeaseEnded(reason) = &mut failure {
+            if self.is_fixed.load(Ordering::Relaxed) {
+                reason.push_str("; this gateway renews no leases");
+            }
             self.end(reason);
         }
         failure
@@ -319,8 +325,8 @@ async fn keep_renewed(leased: Arc<Leased>, life: Option<Duration>) {
         match leased.requests.send(&leased.wanted(Method::PATCH, String::new())).await {
             Ok(heard) if heard.is_ok() => {}
             Ok(heard) => {
-                // Without renewals, the lease ends at its time.
-                leased.refused(heard);
+                let is_over = matches!(leased.refused(heard), GatewayFailure::LeaseEnded(_));
+                leased.is_fixed.store(!is_over, Ordering::Relaxed);
                 return;
             }
             Err(failed) => tracing::debug!("the lease is not renewed: {}", failed.into_failure()),

@@ -15,7 +15,7 @@ use crate::publisher::{object, root};
 use crate::relay::{Fate, Relay};
 use crate::target::Outcome;
 
-fn address(url: &str, key: &str) -> GatewayAddress {
+pub(crate) fn address(url: &str, key: &str) -> GatewayAddress {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     std::fs::write(&file, format!("plain_text {key} {key}\n")).unwrap();
@@ -23,7 +23,7 @@ fn address(url: &str, key: &str) -> GatewayAddress {
     address.with_patience(Duration::from_secs(60))
 }
 
-fn wish(path: &str) -> LeaseWish<'static> {
+pub(crate) fn wish(path: &str) -> LeaseWish<'static> {
     let path = LeasePath::parse(path).unwrap();
     LeaseWish { path, wait: Some(Duration::ZERO), waits: &|_| {}, token: None, take_over: false }
 }

@@ -2,11 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use esker_format::object::ObjectKind;
-use esker_gateway::{BLOCKING_THREADS, KeyLimits, Target as _, service};
+use esker_gateway::{BLOCKING_THREADS, Gateway, KeyLimits, Target as _, service};
 use esker_server::{Limits, Options, Served, Server, Stopper};
 
 use crate::publisher::{Station, object, pack, request, root, sign};
@@ -22,9 +23,21 @@ pub(crate) struct Running {
 }
 
 /// The thread of a server, which ends with this.
-struct Serving {
+pub(crate) struct Serving {
     stopper: Stopper,
     thread: Option<JoinHandle<Served>>,
+}
+
+impl Serving {
+    /// Serves a gateway at a free port.
+    pub(crate) fn start(gateway: Arc<Gateway>, limits: Limits) -> (SocketAddr, Self) {
+        let listener = Server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let options = Options { limits, blocking_threads: Some(BLOCKING_THREADS), ..Options::default() };
+        let server = Server::of_router(vec![listener], service(gateway), options).unwrap();
+        let (address, stopper) = (server.address(), server.stopper());
+        let thread = std::thread::spawn(move || server.run().unwrap());
+        (address, Self { stopper, thread: Some(thread) })
+    }
 }
 
 impl Drop for Serving {
@@ -48,12 +61,8 @@ impl Running {
     }
 
     pub(crate) fn of(station: Station, limits: Limits) -> Self {
-        let listener = Server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let options = Options { limits, blocking_threads: Some(BLOCKING_THREADS), ..Options::default() };
-        let server = Server::of_router(vec![listener], service(station.gateway.clone()), options).unwrap();
-        let (address, stopper) = (server.address(), server.stopper());
-        let thread = std::thread::spawn(move || server.run().unwrap());
-        Self { station, address, serving: Serving { stopper, thread: Some(thread) } }
+        let (address, serving) = Serving::start(station.gateway.clone(), limits);
+        Self { station, address, serving }
     }
 
     /// Ends the gateway and its server, and starts both again.

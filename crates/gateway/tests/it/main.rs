@@ -9,6 +9,7 @@ mod engine;
 mod http;
 mod model;
 mod publisher;
+mod publishing;
 mod relay;
 mod repository;
 mod target;

@@ -39,7 +39,7 @@ pub(crate) fn name() -> RepositoryName {
     RepositoryName::parse(NAME).unwrap()
 }
 
-fn open_gateway(folder: &Path) -> Gateway {
+pub(crate) fn open_gateway(folder: &Path) -> Gateway {
     let (root, keys_folder) = (folder.join(NAME), folder.join("keys"));
     let open: OpenTarget = Box::new(move |_| {
         let (root, keys) = (root.clone(), KeyFolder::new(keys_folder.clone(), &name()));
