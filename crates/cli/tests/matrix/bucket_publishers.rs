@@ -1,6 +1,5 @@
 //! Publishers on many machines share one bucket without a lock, and some of them are killed.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,6 +15,7 @@ use serde_json::Value;
 
 use crate::bucket_server::BucketServer;
 use crate::publishing::NAME;
+use crate::serial_order::{Attempt, Outcome, content, files_of, serial_tree, write_folder};
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
@@ -25,24 +25,6 @@ const PUBLISHERS: usize = 20;
 const COMMON: usize = 3;
 /// Number of attempts after which the test gives up waiting for a conflict and a kill.
 const ATTEMPTS_MAX: u64 = 10_000;
-
-/// Outcome of an attempt to publish.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
-    Accepted(u64),
-    Lost,
-    /// The publisher was killed, before or after the commit.
-    Killed,
-}
-
-/// One attempt to make a directory equal to a folder with two files: `file`, whose content names the attempt, and an
-/// empty one that is called like the attempt.
-#[derive(Clone, Debug)]
-struct Attempt {
-    target: String,
-    label: String,
-    outcome: Outcome,
-}
 
 /// The bucket and the machines.
 struct Site {
@@ -104,19 +86,6 @@ impl Site {
     }
 }
 
-fn write_folder(folder: &Path, label: &str) {
-    if folder.exists() {
-        fs::remove_dir_all(folder).expect("removing the last tree");
-    }
-    fs::create_dir_all(folder).expect("a folder");
-    fs::write(folder.join("file"), content(label)).expect("a file");
-    fs::write(folder.join(label), "").expect("a file");
-}
-
-fn content(label: &str) -> String {
-    format!("content of attempt {label}\n")
-}
-
 /// Publishes until the end of the soak.
 fn publish_on(site: &Site, number: usize, mut random: Random, is_over: &AtomicBool, tell: &dyn Fn(Attempt)) {
     let machine = format!("machine {number}");
@@ -138,64 +107,6 @@ fn publish_on(site: &Site, number: usize, mut random: Random, is_over: &AtomicBo
         }
         tell(Attempt { target, label, outcome });
     }
-}
-
-/// Returns the tree that the accepted attempts give in the order of their revisions. A revision that no publisher
-/// reported must be that of a killed one; their number is the second value.
-fn serial_tree(site: &Site, attempts: &[Attempt], head: u64) -> (BTreeMap<String, String>, u64) {
-    let mut accepted: BTreeMap<u64, &Attempt> = BTreeMap::new();
-    for attempt in attempts {
-        if let Outcome::Accepted(revision) = attempt.outcome {
-            let other = accepted.insert(revision, attempt);
-            assert!(other.is_none(), "two publishers report revision {revision}: {attempt:?} {other:?}");
-        }
-    }
-    let mut killed: BTreeMap<&str, &Attempt> = BTreeMap::new();
-    let lost = attempts.iter().filter(|attempt| attempt.outcome == Outcome::Killed);
-    killed.extend(lost.map(|attempt| (attempt.label.as_str(), attempt)));
-    let mut late = 0;
-    for revision in 2..=head {
-        if accepted.contains_key(&revision) {
-            continue;
-        }
-        let (old, new) = ((revision - 1).to_string(), revision.to_string());
-        let changes = site.json(&["diff", NAME, &old, &new]);
-        let labels = changes.as_array().expect("a list").iter().filter_map(|change| {
-            let path = change["path"].as_str()?;
-            let label = path.rsplit('/').next()?.to_owned();
-            (change["change"] == "added").then_some(label).filter(|label| label.starts_with("by-"))
-        });
-        let labels: Vec<String> = labels.collect();
-        assert_eq!(labels.len(), 1, "revision {revision}: {changes}");
-        let attempt = killed.remove(labels[0].as_str());
-        accepted.insert(revision, attempt.unwrap_or_else(|| panic!("revision {revision}: {changes}")));
-        late += 1;
-    }
-    assert_eq!(
-        accepted.keys().next_back().copied().unwrap_or(1),
-        head,
-        "a reported revision is above the head"
-    );
-    let mut last: BTreeMap<&str, &str> = BTreeMap::new();
-    last.extend(accepted.values().map(|attempt| (attempt.target.as_str(), attempt.label.as_str())));
-    let files = last.into_iter().flat_map(|(target, label)| {
-        [(format!("{target}/file"), content(label)), (format!("{target}/{label}"), String::new())]
-    });
-    (files.collect(), late)
-}
-
-/// Returns the files of a mounted repository whose directories have no directories.
-fn files_of(mount: &Path) -> BTreeMap<String, String> {
-    let mut files = BTreeMap::new();
-    for target in fs::read_dir(mount).expect("the mount") {
-        let target = target.expect("an entry").path();
-        for file in fs::read_dir(&target).expect("a directory") {
-            let file = file.expect("an entry").path();
-            let path = file.strip_prefix(mount).expect("below the mount").display().to_string();
-            files.insert(format!("/{path}"), fs::read_to_string(&file).expect("a file"));
-        }
-    }
-    files
 }
 
 /// Publishers of disjoint and of the same directories commit without a lock while some of them are killed: the tree is
@@ -234,7 +145,9 @@ fn soak_twenty_publishers_of_one_bucket() {
     let (lost, killed) = (count(Outcome::Lost), count(Outcome::Killed));
     assert!(lost > 0 && killed > 0, "{lost} lost a race, and {killed} were killed");
     let head = site.json(&["repo", "info", NAME])["revision"].as_u64().expect("a revision");
-    let (mut expected, late) = serial_tree(&site, &attempts, head);
+    let (mut expected, late) = serial_tree(&attempts, head, |old, new| {
+        site.json(&["diff", NAME, &old.to_string(), &new.to_string()])
+    });
 
     // It completes the reflog, if the last publisher was killed after its commit.
     assert_eq!(site.attempt("machine 0", "/last", "last", None), Outcome::Accepted(head + 1));

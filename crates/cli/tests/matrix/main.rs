@@ -66,6 +66,7 @@ mod restarts;
 mod revisions;
 mod rot;
 mod running;
+mod serial_order;
 mod serve;
 mod serve_operation;
 mod served;

@@ -1,0 +1,99 @@
+//! Attempts to publish, and the tree that those give which were accepted.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// Outcome of an attempt to publish.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Accepted(u64),
+    Lost,
+    /// The publisher was killed, before or after the commit.
+    Killed,
+}
+
+/// One attempt to make a directory equal to a folder with two files: `file`, whose content names the attempt, and an
+/// empty one that is called like the attempt.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) target: String,
+    pub(crate) label: String,
+    pub(crate) outcome: Outcome,
+}
+
+pub(crate) fn write_folder(folder: &Path, label: &str) {
+    if folder.exists() {
+        fs::remove_dir_all(folder).expect("removing the last tree");
+    }
+    fs::create_dir_all(folder).expect("a folder");
+    fs::write(folder.join("file"), content(label)).expect("a file");
+    fs::write(folder.join(label), "").expect("a file");
+}
+
+pub(crate) fn content(label: &str) -> String {
+    format!("content of attempt {label}\n")
+}
+
+/// Returns the tree that the accepted attempts give in the order of their revisions. A revision that no publisher
+/// reported must be that of a killed one; their number is the second value.
+pub(crate) fn serial_tree(
+    attempts: &[Attempt],
+    head: u64,
+    diff: impl Fn(u64, u64) -> Value,
+) -> (BTreeMap<String, String>, u64) {
+    let mut accepted: BTreeMap<u64, &Attempt> = BTreeMap::new();
+    for attempt in attempts {
+        if let Outcome::Accepted(revision) = attempt.outcome {
+            let other = accepted.insert(revision, attempt);
+            assert!(other.is_none(), "two publishers report revision {revision}: {attempt:?} {other:?}");
+        }
+    }
+    let mut killed: BTreeMap<&str, &Attempt> = BTreeMap::new();
+    let lost = attempts.iter().filter(|attempt| attempt.outcome == Outcome::Killed);
+    killed.extend(lost.map(|attempt| (attempt.label.as_str(), attempt)));
+    let mut late = 0;
+    for revision in 2..=head {
+        if accepted.contains_key(&revision) {
+            continue;
+        }
+        let changes = diff(revision - 1, revision);
+        let labels = changes.as_array().expect("a list").iter().filter_map(|change| {
+            let path = change["path"].as_str()?;
+            let label = path.rsplit('/').next()?.to_owned();
+            (change["change"] == "added").then_some(label).filter(|label| label.starts_with("by-"))
+        });
+        let labels: Vec<String> = labels.collect();
+        assert_eq!(labels.len(), 1, "revision {revision}: {changes}");
+        let attempt = killed.remove(labels[0].as_str());
+        accepted.insert(revision, attempt.unwrap_or_else(|| panic!("revision {revision}: {changes}")));
+        late += 1;
+    }
+    assert_eq!(
+        accepted.keys().next_back().copied().unwrap_or(1),
+        head,
+        "a reported revision is above the head"
+    );
+    let mut last: BTreeMap<&str, &str> = BTreeMap::new();
+    last.extend(accepted.values().map(|attempt| (attempt.target.as_str(), attempt.label.as_str())));
+    let files = last.into_iter().flat_map(|(target, label)| {
+        [(format!("{target}/file"), content(label)), (format!("{target}/{label}"), String::new())]
+    });
+    (files.collect(), late)
+}
+
+/// Returns the files of a mounted repository whose directories have no directories.
+pub(crate) fn files_of(mount: &Path) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
+    for target in fs::read_dir(mount).expect("the mount") {
+        let target = target.expect("an entry").path();
+        for file in fs::read_dir(&target).expect("a directory") {
+            let file = file.expect("an entry").path();
+            let path = file.strip_prefix(mount).expect("below the mount").display().to_string();
+            files.insert(format!("/{path}"), fs::read_to_string(&file).expect("a file"));
+        }
+    }
+    files
+}
