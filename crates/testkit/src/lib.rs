@@ -22,6 +22,7 @@
 //! * [`name_server`]: a name server with scripted replies;
 //! * [`geo_database`]: databases of places for the Geo-API;
 //! * [`memory_tree`]: a tree in memory with scripted replies, which checks the mount that uses it;
+//! * [`slow_link`]: a slow link to a server;
 //! * [`mirror`]: a web server for repositories with faults on command;
 //! * [`s3`]: a server of buckets with faults on command.
 //!
@@ -54,6 +55,7 @@ pub mod revision_builder;
 pub mod s3;
 pub mod signing;
 pub mod skips;
+pub mod slow_link;
 pub mod soak;
 pub mod state_space;
 pub mod sys;
