@@ -16,6 +16,7 @@ use esker_format::time::UnixTime;
 use esker_format::trust::VerifiedHead;
 use esker_format::write::keys::Publisher;
 use esker_store::Sink;
+use parking_lot::Mutex;
 
 use crate::condemned::CondemnedFolder;
 use crate::disks::Disks;
@@ -25,7 +26,7 @@ use crate::head::pending;
 use crate::key_folder::KeyFolder;
 use crate::replica_state::ReplicaState;
 use crate::settings::Settings;
-use crate::signed::SignedFiles;
+use crate::signed::{SMALL_FILE_MAX, SignedFiles};
 use crate::spool::Spool;
 use crate::state;
 use crate::storage::{OpenStorage, RememberedGateway, Storage};
@@ -55,6 +56,8 @@ pub struct Repository {
     pub(crate) replica_spool: Option<PathBuf>,
     keys: KeyFolder,
     opened: UnixTime,
+    /// Head that was verified last.
+    last_head: Mutex<Option<ReadHead>>,
     state: PathBuf,
     /// Number of lists of condemned objects before the head was read.
     collections: u64,
@@ -125,13 +128,13 @@ impl Repository {
         let (sink, disk) = (storage.sink().clone(), storage.disks().private.clone());
         // Before the head: a later list may have objects on it that this head still names.
         let collections = CondemnedFolder::of(&storage).collections()?;
-        let mut head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
+        let mut head = read_head(&*sink, name, &keys, &publisher, now)?;
         // Of a publisher that is at work, which holds the lock, it is not to be taken.
         if pending::path(&state).exists()
             && let Some(_lock) = storage.try_lock()?
         {
-            head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
-            pending::finish(&*disk, &state, &*sink, &head)?;
+            head = read_head(&*sink, name, &keys, &publisher, now)?;
+            pending::finish(&*disk, &state, &*sink, &head.verified)?;
         }
         let publisher = Some(publisher);
         let settings = Settings::read(&*disk, &Settings::path(&state))?;
@@ -147,7 +150,8 @@ impl Repository {
             session: None,
             settings,
             has_settings,
-            head,
+            head: head.verified.clone(),
+            last_head: Mutex::new(Some(head)),
             spool,
             replica_spool: None,
             keys,
@@ -172,7 +176,7 @@ impl Repository {
         storage.prepare()?;
         let state = state::make(&storage)?;
         let collections = CondemnedFolder::of(&storage).with_lease().collections()?;
-        let head = read_replica_head(&**storage.sink(), name, &master, now)?.verified;
+        let head = read_replica_head(&**storage.sink(), name, &master, now)?;
         Ok(Self {
             name: name.clone(),
             storage,
@@ -181,7 +185,8 @@ impl Repository {
             session: None,
             settings: Settings::default(),
             has_settings: false,
-            head,
+            head: head.verified.clone(),
+            last_head: Mutex::new(Some(head)),
             spool: None,
             replica_spool: None,
             keys: KeyFolder::new(PathBuf::new(), name),
@@ -206,7 +211,7 @@ impl Repository {
         let storage = Storage::served(place, gateway.files()?, session.clone());
         storage.prepare()?;
         let state = state::make(&storage)?;
-        let head = read_served_head(&**storage.sink(), name, &master, now)?.verified;
+        let head = read_served_head(&**storage.sink(), name, &master, now)?;
         let settings = Settings::read(&*storage.disks().private, &Settings::path(&state))?;
         Ok(Self {
             name: name.clone(),
@@ -216,7 +221,8 @@ impl Repository {
             session,
             has_settings: settings.is_some(),
             settings: settings.unwrap_or_default(),
-            head,
+            head: head.verified.clone(),
+            last_head: Mutex::new(Some(head)),
             spool: None,
             replica_spool: None,
             keys: KeyFolder::new(PathBuf::new(), name),
@@ -335,8 +341,20 @@ impl Repository {
         Ok(condemned.read()?.is_some() || condemned.collections()? != base.collections)
     }
 
-    /// Reads and verifies the head that is published now.
+    /// Reads and verifies the head that is published now. A commit asks several times, so one that this repository has verified is
+    /// not verified again.
     pub fn read_head(&self) -> Result<ReadHead, RepositoryError> {
+        if let Some(known) = self.last_head.lock().clone()
+            && self.sink().read(manifest::PATH, SMALL_FILE_MAX)?.as_ref() == Some(&known.bytes)
+        {
+            return Ok(known);
+        }
+        let head = self.verify_head()?;
+        *self.last_head.lock() = Some(head.clone());
+        Ok(head)
+    }
+
+    fn verify_head(&self) -> Result<ReadHead, RepositoryError> {
         match (&self.publisher, &self.master) {
             (Some(publisher), _) => read_head(self.sink(), &self.name, &self.keys, publisher, self.opened),
             (None, Some(master)) if self.storage.is_served() => {
