@@ -5,11 +5,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_format::hash::ContentHash;
-use esker_format::object::ObjectKind;
-use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
-use esker_publish::{Filter, PublishError, PublishOptions, SubmissionRules, TagRequest};
-use esker_repository::{DATABASE_MAX, Repository, RepositoryError, Settings};
+use esker_publish::{Filter, PublishError, PublishOptions, SubmissionRules, TagRequest, is_revision};
+use esker_repository::{Repository, RepositoryError, Settings};
 use esker_store::Sink;
 use parking_lot::Mutex;
 
@@ -100,15 +98,7 @@ impl Target for PublishedRepository {
     fn has_published(&self, candidate: &Candidate) -> Result<bool, PublishFailure> {
         let Ok(root) = ContentHash::parse(&candidate.root) else { return Ok(false) };
         let repository = (self.open)().map_err(failed)?;
-        // In a bucket the reflog is written after the head, so it may lack the newest revision.
-        if repository.head().root_catalog().hash == root {
-            return Ok(true);
-        }
-        let bytes = repository.sink().read(reflog::PATH, DATABASE_MAX).map_err(failed)?;
-        let Some(bytes) = bytes else { return Ok(false) };
-        let reflog = Reflog::parse(&bytes).map_err(failed)?;
-        let mut listed = reflog.references().iter().map(|reference| reference.object);
-        Ok(listed.any(|object| object.kind == ObjectKind::Catalog && object.hash == root))
+        is_revision(&repository, &root).map_err(failed)
     }
 }
 

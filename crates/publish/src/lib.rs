@@ -76,5 +76,5 @@ pub use rollback::{Rollback, RollbackReport};
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
 pub use staged::Staged;
-pub use submission::{Submission, SubmissionRules, Submitted};
+pub use submission::{Submission, SubmissionRules, Submitted, is_revision};
 pub use tags::{BranchInfo, TagChange, TagInfo, TagReport};

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_repository::{
@@ -26,6 +27,8 @@ use crate::revision::{Context, PublishOptions};
 
 /// Most submitted roots that are built on one another.
 const CHAIN_MAX: usize = 64;
+/// Most revisions that the reflog of a bucket may lack: one for each publisher that commits at the same time.
+const UNLISTED_MAX: usize = 32;
 /// Most paths outside of the directory that are named.
 const NAMED_MAX: usize = 20;
 
@@ -197,15 +200,31 @@ impl Found {
     }
 }
 
-/// Returns true if a root catalog is that of a revision of the repository.
-fn is_revision(repository: &Repository, root: &ContentHash) -> Result<bool, PublishError> {
-    // In a bucket the reflog is written after the head, so it may lack the newest revision.
-    if repository.read_head()?.verified.root_catalog().hash == *root {
+/// Returns true if a root catalog is that of a revision that was published.
+///
+/// In a bucket the reflog is written after the head, so it may lack the newest revisions of several publishers. Those are found from
+/// the head backwards.
+pub fn is_revision(repository: &Repository, root: &ContentHash) -> Result<bool, PublishError> {
+    let head = repository.read_head()?.verified.root_catalog().hash;
+    if head == *root {
         return Ok(true);
     }
-    let Some(bytes) = repository.sink().read(reflog::PATH, DATABASE_MAX)? else { return Ok(false) };
-    let listed = Reflog::parse(&bytes).map_err(|source| PublishError::Reflog { source })?;
-    Ok(listed.references().iter().any(|reference| {
-        reference.object.kind == esker_format::object::ObjectKind::Catalog && reference.object.hash == *root
-    }))
+    if let Some(bytes) = repository.sink().read(reflog::PATH, DATABASE_MAX)? {
+        let listed = Reflog::parse(&bytes).map_err(|source| PublishError::Reflog { source })?;
+        let object = ObjectName::new(*root, ObjectKind::Catalog);
+        if listed.references().iter().any(|reference| reference.object == object) {
+            return Ok(true);
+        }
+    }
+    let newest = Published::with_root(repository.storage().sink().clone(), head, None);
+    let mut at = newest.root()?;
+    for _ in 0..UNLISTED_MAX {
+        let previous = at.catalog.properties().previous_revision.filter(|hash| !hash.is_null());
+        match previous {
+            Some(previous) if previous == *root => return Ok(true),
+            Some(previous) => at = newest.other((previous, None)).root()?,
+            None => break,
+        }
+    }
+    Ok(false)
 }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
-use esker_publish::{Publish, PublishError, Submission, SubmissionRules, Submitted};
+use esker_publish::{Publish, PublishError, Submission, SubmissionRules, Submitted, is_revision};
 use esker_repository::Repository;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -135,6 +135,25 @@ fn changes_outside_of_the_directory_are_left_out_and_named() {
     assert_eq!(tree("/a/old"), Some(esker_testkit::object::sha256(b"mine")));
     assert_eq!(tree("/b/old"), Some(esker_testkit::object::sha256(b"b")));
     assert_eq!((tree("/a/gone"), tree("/other")), (None, None));
+}
+
+/// In a bucket the reflog follows the head, so for a moment it lacks the revisions of several publishers.
+#[test]
+fn revisions_that_the_reflog_lacks_are_found_from_the_head() {
+    let workshop = prepared();
+    let reflog = workshop.root().join(".cvmfsreflog");
+    let before = fs::read(&reflog).unwrap();
+    let mut roots = vec![workshop.open().head().root_catalog().hash];
+    for content in ["two", "three", "four"] {
+        publish(&workshop.open(), folder(&[("old", content)]).path(), "/b").unwrap();
+        roots.push(workshop.open().head().root_catalog().hash);
+    }
+    let staged = built(&workshop.open(), folder(&[("old", "staged")]).path(), "/b");
+    fs::write(&reflog, before).unwrap();
+    for root in &roots {
+        assert!(is_revision(&workshop.open(), root).unwrap(), "{root}");
+    }
+    assert!(!is_revision(&workshop.open(), &staged).unwrap());
 }
 
 /// The base is the one that the catalogs were built on, so what others published in between stays.
