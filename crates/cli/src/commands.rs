@@ -96,6 +96,8 @@ pub(crate) mod proxy;
 #[cfg(feature = "publisher")]
 pub(crate) mod publish;
 pub(crate) mod reload;
+#[cfg(feature = "publisher")]
+pub(crate) mod remove;
 pub(crate) mod replay;
 #[cfg(feature = "publisher")]
 pub(crate) mod replicate;
@@ -151,6 +153,7 @@ commands! { args, call;
     ["publisher"] #[command(subcommand)] Repo(repo::Command) => args.run(call);
     ["publisher"] Publish(publish::Args) => publish::run(args, call.settings);
     ["publisher"] Ingest(ingest::Args) => ingest::run(args, call.settings, call.files);
+    ["publisher"] Remove(remove::Args) => remove::run(args, call.settings);
     ["publisher"] Transaction(transaction::Args) => transaction::run(args, call.settings, call.files);
     ["publisher"] Diff(diff::Args) => diff::run(&args, call.settings);
     ["publisher"] Log(log::Args) => log::run(&args, call.settings);

@@ -17,7 +17,6 @@ mod carried;
 mod marks;
 mod origin;
 mod same;
-mod tidy;
 mod walk;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +46,7 @@ use crate::progress::Phase;
 use crate::report::Report;
 use crate::revision::{Context, Empty, PublishOptions};
 use crate::source::Source;
+use crate::tidy::tidy;
 
 use access::Access;
 use esker_repository::{
@@ -195,7 +195,7 @@ impl Upper {
         for directory in directories {
             rules.follow_in(published, &mut plan.changes, empty, &directory)?;
         }
-        tidy::tidy(published, &mut plan.changes)?;
+        tidy(published, &mut plan.changes)?;
         Ok(Planned { plan, within, _access: access })
     }
 }
@@ -272,7 +272,7 @@ impl PublishUpper<'_> {
         context.confirm_shrink(differences.removed.total(), &mut self.options)?;
         let index = ContentIndex::of(repository).kept();
         self.store(&context, &mut planned.plan, &index)?;
-        tidy::tidy(&lower, &mut planned.plan.changes)?;
+        tidy(&lower, &mut planned.plan.changes)?;
         let changed = planned.changes(&lower, &context.published)?;
         let mut report = context.report(differences);
         report.seconds.scan = scanned;

@@ -338,6 +338,7 @@ fn the_examples_of_help_work() {
         "publish",
         "ingest",
         "repo copy",
+        "remove",
         "repo catalogs",
         "graft",
         "log",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use esker_publish::{Ingest, Owner, Publish, PublishError, PublishOptions, Report, Shrink};
+use esker_publish::{Ingest, Owner, Publish, PublishError, PublishOptions, RemovePaths, Report, Shrink};
 use esker_repository::ChangeKind;
 
 use crate::workshop::{Workshop, now, options};
@@ -205,4 +205,63 @@ fn a_dry_run_lists_every_path() {
     // The rest are unchanged.
     assert_eq!(workshop.open().head().revision(), 1);
     assert!(workshop.publish().changes.is_none(), "only a dry run lists paths");
+}
+
+fn remove(workshop: &Workshop, patterns: &[&str]) -> Result<Report, PublishError> {
+    let mut progress = |_| ();
+    let patterns = patterns.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
+    RemovePaths { patterns, options: options(&mut progress) }.run(&workshop.open(), now())
+}
+
+/// Names, patterns and what is below removed directories, in one commit; link groups have the names that are left.
+#[test]
+fn paths_are_removed_by_names_and_patterns() {
+    let workshop = with_twenty_files();
+    let at = |name: &str| workshop.source().join(name);
+    fs::create_dir_all(at("c/x/doc/deep")).unwrap();
+    fs::create_dir_all(at("c/y/doc")).unwrap();
+    for name in ["c/x/doc/deep/1", "c/x/doc/.cvmfscatalog", "c/y/doc/2", "c/y/kept", "what?", "whatever"] {
+        fs::write(at(name), name).unwrap();
+    }
+    for name in ["c/y/second", "c/y/third"] {
+        fs::hard_link(at("c/y/kept"), at(name)).unwrap();
+    }
+    workshop.publish();
+    let report = remove(&workshop, &["/a/[0-4]", "c/*/doc", "/what?", "/c/x/doc/deep", "/**/third"]).unwrap();
+    let removed = &report.differences.removed;
+    assert_eq!((removed.files, removed.directories), (10, 3), "{removed:?}");
+    assert_eq!(workshop.open().head().revision(), 3);
+    for name in ["c/x/doc", "c/y/doc"] {
+        fs::remove_dir_all(at(name)).unwrap();
+    }
+    for name in ["a/0", "a/1", "a/2", "a/3", "a/4", "what?", "c/y/third"] {
+        fs::remove_file(at(name)).unwrap();
+    }
+    // A publish of the folder finds nothing left to do but the times of its directories.
+    let listed = |workshop: &Workshop| {
+        let findings = workshop.check();
+        findings.assert_clean();
+        let entries = findings.listing().into_iter();
+        entries.map(|entry| (entry.path, entry.size, entry.nlink, entry.sha256)).collect::<Vec<_>>()
+    };
+    let after = listed(&workshop);
+    workshop.publish();
+    assert_eq!(listed(&workshop), after);
+}
+
+#[test]
+fn a_removal_that_matches_nothing_removes_nothing() {
+    let workshop = with_twenty_files();
+    for (pattern, reason) in [
+        ("/typo", "nothing of this name is published"),
+        ("/a/x*", "nothing of this name is published"),
+        ("/typo/*", "nothing of this name is published"),
+        ("/", "the root of a repository can't be removed"),
+        ("/a/[z-a]", "the pattern can't be read"),
+    ] {
+        let error = remove(&workshop, &["/b/1", pattern]).unwrap_err().to_string();
+        assert!(error.contains(reason), "{pattern}: {error}");
+    }
+    assert_eq!(workshop.open().head().revision(), 1);
+    workshop.assert_equal();
 }

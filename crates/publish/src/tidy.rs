@@ -14,7 +14,7 @@ use crate::trigger_flags::with_flags_mended;
 
 /// Mends hard link groups and bundle flags in every changed directory, and drops changes that equal the published
 /// entries.
-pub(super) fn tidy(published: &Published, changes: &mut Changes) -> Result<(), PublishError> {
+pub(crate) fn tidy(published: &Published, changes: &mut Changes) -> Result<(), PublishError> {
     for directory in changes.paths() {
         for entry in mended_groups(NewTree { published, changes }, &directory)? {
             changes.put(&directory, entry);
