@@ -34,6 +34,7 @@ mod fstab;
 mod full_disk;
 mod gateway_publishers;
 mod gateway_reference;
+mod gateway_soak;
 mod gateways;
 mod guides;
 mod hot;

@@ -13,6 +13,9 @@ pub(crate) enum Outcome {
     Lost,
     /// The publisher was killed, before or after the commit.
     Killed,
+    /// The changes are published, and the publisher doesn't know by which revision: the answer of the storage was lost, and another
+    /// publisher came next.
+    Unnumbered,
 }
 
 /// One attempt to make a directory equal to a folder with two files: `file`, whose content names the attempt, and an
@@ -38,7 +41,7 @@ pub(crate) fn content(label: &str) -> String {
 }
 
 /// Returns the tree that the accepted attempts give in the order of their revisions. A revision that no publisher
-/// reported must be that of a killed one; their number is the second value.
+/// reported must be that of a killed one, or of one without a number; their number is the second value.
 pub(crate) fn serial_tree(
     attempts: &[Attempt],
     head: u64,
@@ -52,7 +55,8 @@ pub(crate) fn serial_tree(
         }
     }
     let mut killed: BTreeMap<&str, &Attempt> = BTreeMap::new();
-    let lost = attempts.iter().filter(|attempt| attempt.outcome == Outcome::Killed);
+    let is_open = |outcome| matches!(outcome, Outcome::Killed | Outcome::Unnumbered);
+    let lost = attempts.iter().filter(|attempt| is_open(attempt.outcome));
     killed.extend(lost.map(|attempt| (attempt.label.as_str(), attempt)));
     let mut late = 0;
     for revision in 2..=head {
@@ -71,6 +75,8 @@ pub(crate) fn serial_tree(
         accepted.insert(revision, attempt.unwrap_or_else(|| panic!("revision {revision}: {changes}")));
         late += 1;
     }
+    let missing = killed.values().find(|attempt| attempt.outcome == Outcome::Unnumbered);
+    assert!(missing.is_none(), "published, but by no revision: {missing:?}");
     assert_eq!(
         accepted.keys().next_back().copied().unwrap_or(1),
         head,
