@@ -59,6 +59,9 @@ impl TagRequest {
     }
 }
 
+/// Most revisions that other publishers commit between the end of a request of this one and its look at the head, and that the
+/// reflog of a bucket may lack.
+pub(crate) const UNLISTED_MAX: usize = 32;
 /// Attempts to write the catalogs for a head that stays until the lock is taken, so that little is done under the lock.
 const EARLY_ATTEMPTS: u32 = 3;
 
@@ -106,7 +109,14 @@ pub(crate) fn commit(
             }
         }
         report.add_bundles(&mut prepared.bundles);
-        if publish(context, &prepared, &lock, options, report)? == Swap::Replaced {
+        let (swap, tag) = publish(context, &prepared, &lock, options, report)?;
+        let replaced = lock.head().verified.root_catalog().hash;
+        let is_public = swap == Swap::Replaced || {
+            lock.read_again()?;
+            is_between(&prepared, (replaced, lock.head().verified.root_catalog().hash), context, options)?
+        };
+        if is_public {
+            report_revision(context, &prepared, tag, options, report);
             tracing::debug!(seconds = context.seconds(), "the head is public");
             let seconds = &mut report.seconds;
             (seconds.catalogs, seconds.commit) = (written - begun, context.seconds() - written);
@@ -114,7 +124,6 @@ pub(crate) fn commit(
             return Ok(());
         }
         tracing::debug!("another publisher replaced the head; the catalogs are written again");
-        lock.read_again()?;
     }
 }
 
@@ -149,14 +158,59 @@ pub(crate) fn stage(
     Ok(prepared.written.map(staged))
 }
 
-/// Publishes a prepared revision, or only the tag if it is none.
+/// Returns true if a prepared revision was published after a head and before another one: an object storage may lose the answer
+/// to the request that replaced the head, and another publisher may come next.
+fn is_between(
+    prepared: &Prepared,
+    (old, new): (ContentHash, ContentHash),
+    context: &Context<'_>,
+    options: &PublishOptions<'_>,
+) -> Result<bool, PublishError> {
+    let Some(written) = prepared.written.as_ref().filter(|_| options.tag.branch.is_none()) else {
+        return Ok(false);
+    };
+    let mut at = new;
+    for _ in 0..UNLISTED_MAX {
+        if at == written.root.hash || at == old {
+            break;
+        }
+        let previous = context.published.other((at, None)).root()?.catalog.properties().previous_revision;
+        match previous.filter(|hash| !hash.is_null()) {
+            Some(previous) => at = previous,
+            None => break,
+        }
+    }
+    Ok(at == written.root.hash)
+}
+
+/// Reports a revision that is public.
+fn report_revision(
+    context: &Context<'_>,
+    prepared: &Prepared,
+    tag: Option<String>,
+    options: &PublishOptions<'_>,
+    report: &mut Report,
+) {
+    let Some(written) = &prepared.written else { return };
+    (report.revision, report.root, report.tag) = (written.revision, written.root.hash.to_string(), tag);
+    (report.catalogs_written, report.catalog_bytes) = written.catalogs;
+    report.published = true;
+    report.branch = options.tag.branch.as_ref().map(|branch| branch.name.clone());
+    report.add_over_limits(written.over_limits.clone());
+    if options.tag.branch.is_none() {
+        let profiles = Profiles::of(context.repository);
+        report.remembered(profiles.remember(&prepared.bundles.triggers));
+    }
+}
+
+/// Publishes a prepared revision, or only the tag if it is none. Returns the name of the revision's tag, too.
 fn publish(
     context: &Context<'_>,
     prepared: &Prepared,
     lock: &HeadLock<'_>,
     options: &PublishOptions<'_>,
     report: &mut Report,
-) -> Result<Swap, PublishError> {
+) -> Result<(Swap, Option<String>), PublishError> {
     let profiles = Profiles::of(context.repository);
     let Some(written) = &prepared.written else {
         let removes = context.submission.is_some_and(|rules| !rules.removed_tags.is_empty());
@@ -172,7 +226,7 @@ fn publish(
         if options.tag.branch.is_none() {
             report.remembered(profiles.remember(&prepared.bundles.triggers));
         }
-        return Ok(swap);
+        return Ok((swap, None));
     };
     // Recorded before they are public: unrecorded bundles could never be removed.
     profiles.remember_also(&prepared.bundles.all_triggers)?;
@@ -215,18 +269,7 @@ fn publish(
             ..same
         }
     };
-    let swap = lock.publish(next)?;
-    if swap == Swap::Replaced {
-        (report.revision, report.root, report.tag) = (written.revision, written.root.hash.to_string(), name);
-        (report.catalogs_written, report.catalog_bytes) = written.catalogs;
-        report.published = true;
-        report.branch = options.tag.branch.as_ref().map(|branch| branch.name.clone());
-        report.add_over_limits(written.over_limits.clone());
-        if options.tag.branch.is_none() {
-            report.remembered(profiles.remember(&prepared.bundles.triggers));
-        }
-    }
-    Ok(swap)
+    Ok((lock.publish(next)?, name))
 }
 
 /// Changes tags: the base of the changes, which make no difference to it, gets one, and those of a submission are removed.

@@ -20,6 +20,7 @@ use esker_repository::{
 };
 
 use crate::changes::Changes;
+use crate::commit::UNLISTED_MAX;
 use crate::error::PublishError;
 use crate::plan::Differences;
 use crate::report::Report;
@@ -27,8 +28,6 @@ use crate::revision::{Context, PublishOptions};
 
 /// Most submitted roots that are built on one another.
 const CHAIN_MAX: usize = 64;
-/// Most revisions that the reflog of a bucket may lack: one for each publisher that commits at the same time.
-const UNLISTED_MAX: usize = 32;
 /// Most paths outside of the directory that are named.
 const NAMED_MAX: usize = 20;
 

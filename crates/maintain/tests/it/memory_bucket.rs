@@ -61,6 +61,8 @@ pub(crate) struct MemorySink {
     fault: Option<(u64, Fault)>,
     operations: AtomicU64,
     struck: AtomicU64,
+    /// Called once, after the head was replaced and before the answer, which is lost.
+    overtaken_by: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl MemorySink {
@@ -69,8 +71,15 @@ impl MemorySink {
     }
 
     pub(crate) fn failing(bucket: &Arc<MemoryBucket>, fault: Option<(u64, Fault)>) -> Arc<Self> {
-        let (operations, struck) = Default::default();
-        Arc::new(Self { bucket: bucket.clone(), fault, operations, struck })
+        let (operations, struck, overtaken_by) = Default::default();
+        Arc::new(Self { bucket: bucket.clone(), fault, operations, struck, overtaken_by })
+    }
+
+    /// Returns a sink that learns after its first replacement of the head only that another publisher came next.
+    pub(crate) fn overtaken(bucket: &Arc<MemoryBucket>, by: impl FnOnce() + Send + 'static) -> Arc<Self> {
+        let sink = Self::new(bucket);
+        *sink.overtaken_by.lock().unwrap() = Some(Box::new(by));
+        sink
     }
 
     /// Returns how many operations failed.
@@ -164,13 +173,21 @@ impl Sink for MemorySink {
     }
 
     fn replace_root(&self, name: &str, bytes: &[u8], expected: Option<&[u8]>) -> Result<Swap, StoreError> {
-        self.operate(name, |files| {
+        let swap = self.operate(name, |files| {
             if files.get(name).map(Vec::as_slice) != expected {
                 return Swap::Moved;
             }
             files.insert(name.to_owned(), bytes.to_vec());
             Swap::Replaced
-        })
+        })?;
+        let is_head = name == ".cvmfspublished" && swap == Swap::Replaced;
+        match is_head.then(|| self.overtaken_by.lock().unwrap().take()).flatten() {
+            None => Ok(swap),
+            Some(other) => {
+                other();
+                Ok(Swap::Moved)
+            }
+        }
     }
 
     fn remove_root(&self, name: &str) -> Result<(), StoreError> {

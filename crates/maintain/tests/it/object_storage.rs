@@ -194,6 +194,29 @@ fn a_collect_keeps_the_base_of_a_publisher_on_the_same_machine() {
     }
 }
 
+/// The storage replaces the head and loses the answer, and another publisher commits before the first one looks.
+#[test]
+fn a_publisher_that_was_overtaken_reports_its_own_revision() {
+    let site = Site::new();
+    publish(&site.open("first"), folder(&[("old", "old")]).path(), "").unwrap();
+    let others = site.open("second");
+    let by = move || {
+        publish(&others, folder(&[("new", "second")]).path(), "/b").unwrap();
+    };
+    let sink = MemorySink::overtaken(&site.bucket, by);
+    let repository = open_in(site.storage(sink, "first")).unwrap();
+    let source = folder(&[("new", "first")]);
+    let mut progress = |_| ();
+    let mut options = options(&mut progress);
+    options.tag.name = Some("v1".to_owned());
+    let mut run = Publish { source: source.path().to_owned(), target: b"/a".to_vec(), options };
+    let report = run.run(&repository, now()).unwrap();
+    assert!(report.published);
+    assert_eq!((report.revision, report.tag.as_deref()), (2, Some("v1")));
+    assert_eq!(site.open("first").head().revision(), 3);
+    site.assert_shows(&[("/old", "old"), ("/a/new", "first"), ("/b/new", "second")]);
+}
+
 #[test]
 fn a_repository_in_object_storage_is_created_published_tagged_and_checked() {
     walk_through(&Site::new());
