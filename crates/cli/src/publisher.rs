@@ -25,7 +25,7 @@ use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_gateway::Session;
-use esker_maintain::remembered_spool;
+use esker_maintain::{ServerConf, remembered_spool};
 use esker_publish::{Filter, Progress, PublishError, PublishOptions, Report, Shrink, TagRequest};
 use esker_repository::{
     KeyFolder, RememberedGateway, RememberedStorage, ReplicaState, Repository, RepositoryError,
@@ -229,6 +229,7 @@ impl PublisherArgs {
         let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
         let keys = self.keys(&name, settings)?;
         let spool = settings.spool(&name, root).or_else(|| remembered_spool(root));
+        let spool = spool.filter(|_| !publishes_through_gateway(&name, settings));
         Ok(Place { name, root: root.to_owned(), keys, spool })
     }
 
@@ -239,6 +240,16 @@ impl PublisherArgs {
         place.keys.exposed().iter().for_each(|key| warn_of_key(key));
         Ok(place)
     }
+}
+
+/// Returns true if CernVM-FS on this machine publishes to the repository through a gateway. Its transactions lease directories then,
+/// and exclude no other publisher.
+fn publishes_through_gateway(name: &RepositoryName, settings: &Settings) -> bool {
+    let folder = settings.config_root.join("etc/cvmfs/repositories.d").join(name.as_str());
+    let conf = ServerConf::read(&folder.join("server.conf"));
+    conf.is_ok_and(|conf| {
+        conf.get("CVMFS_UPSTREAM_STORAGE").is_some_and(|storage| storage.starts_with("gw,"))
+    })
 }
 
 /// Warns if other users can read a private key.
