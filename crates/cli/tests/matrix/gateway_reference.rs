@@ -1,13 +1,18 @@
-//! The publisher of the reference and the gateway of Esker.
+//! The publisher of the reference and the gateway of Esker, and the other way round.
 
 mod machine;
+mod reference_gateway;
 mod site;
+
+use std::fs;
+use std::process::Stdio;
 
 use esker_testkit::waiting::Pace;
 
+use self::reference_gateway::free_port;
 use self::site::{SECRET, Site, fails, succeeds};
 use crate::publishing::NAME;
-use crate::test_env::PATIENCE;
+use crate::test_env::{PATIENCE, complaint, printed};
 
 /// A lease that does not end within a test.
 const LONG: &str = "1h";
@@ -127,5 +132,68 @@ fn transactions_of_the_reference_outlive_the_gateway() {
     succeeds(&manager.abort());
     manager.publishes("one", "rm one/file", "");
     assert_eq!(site.file("/one/file"), None);
+    site.check();
+}
+
+/// On one machine with the gateway, the open transaction of a release manager is none that publishes to the storage itself.
+#[test]
+fn a_release_manager_may_work_on_the_machine_of_the_gateway() {
+    let Some(site) = Site::new() else { return };
+    let port = free_port();
+    let manager = site.release_manager("both", &format!("http://127.0.0.1:{port}/api/v1"), SECRET);
+    site.gateway_beside(&manager, port);
+    manager.publishes("one", "echo changed >one/file", "");
+    assert_eq!(site.file("/one/file").as_deref(), Some("changed\n"));
+    site.check();
+}
+
+/// All kinds of changes by Esker's publisher, and what the reference's gateway refuses.
+#[test]
+fn esker_publishes_through_the_gateway_of_the_reference() {
+    let Some(site) = Site::new() else { return };
+    let gateway = site.reference_gateway(3600);
+    let tree = site.tree();
+    let publish = |secret: &str, options: &[&str]| {
+        let tree = tree.display().to_string();
+        site.esker(&gateway.url(), secret, &[&["publish", NAME, &tree], options].concat())
+    };
+    fs::create_dir(tree.join("new")).expect("a folder");
+    fs::write(tree.join("new/file"), "new\n").expect("a file");
+    fs::write(tree.join("new/large"), vec![7; 20_000_000]).expect("a file");
+    fs::write(tree.join("new/.cvmfscatalog"), "").expect("a file");
+    fs::write(tree.join("one/file"), "changed\n").expect("a file");
+    printed(&mut publish(SECRET, &["--tag", "release"]));
+    assert_eq!(site.file("/new/file").as_deref(), Some("new\n"));
+    assert_eq!(site.file("/one/file").as_deref(), Some("changed\n"));
+    let tags = site.tags();
+    assert!(tags.contains(&"release".to_owned()), "{tags:?}");
+    fs::remove_dir_all(tree.join("one/deep")).expect("removing a folder");
+    printed(&mut publish(SECRET, &[]));
+    assert_eq!(site.file("/one/deep/file"), None);
+
+    let before = site.revision();
+    fs::write(tree.join("two/file"), "refused\n").expect("a file");
+    let said = complaint(&mut publish("another", &[]), 2);
+    assert!(said.contains("invalid_hmac"), "{said}");
+    assert_eq!(site.revision(), before);
+    site.check();
+}
+
+/// The reference's gateway forgets at a restart what it needs for a commit of the leases that it had, and renews none. The
+/// transaction waits for the end of its own lease, and publishes with another one.
+#[test]
+fn a_transaction_outlives_the_gateway_of_the_reference() {
+    let Some(site) = Site::new() else { return };
+    let gateway = site.reference_gateway(5);
+    let [open, go] = ["open", "go"].map(|name| site.pipe(name));
+    let script = format!("echo >{}; read line <{}; echo late >file", open.display(), go.display());
+    let transaction = ["transaction", NAME, "/one", "--", "sh", "-ec", &script];
+    let mut command = site.esker(&gateway.url(), SECRET, &transaction);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("esker");
+    fs::read(open).expect("the word of the transaction");
+    gateway.is_killed_and_restarted();
+    fs::write(go, "\n").expect("a word to the transaction");
+    succeeds(&child.wait_with_output().expect("its end"));
+    assert_eq!((site.revision(), site.file("/one/file").as_deref()), (2, Some("late\n")));
     site.check();
 }

@@ -7,18 +7,27 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use esker_testkit::mirror::Mirror;
-use esker_testkit::skip_optional;
+use esker_testkit::waiting::Pace;
+use esker_testkit::{programs, skip_optional};
 use serde_json::Value;
 
 use super::machine::Machine;
+use super::reference_gateway::ReferenceGateway;
 use crate::publishing::{NAME, Workshop};
 use crate::reference::{VARIABLE, folder_with};
-use crate::test_env::words;
+use crate::test_env::{PATIENCE, words};
 use crate::test_user::TestUser;
 
-/// Programs of a release manager.
-const PROGRAMS: [&str; 5] =
-    ["cvmfs2", "cvmfs_server", "cvmfs_swissknife", "cvmfs_publish", "cvmfs_suid_helper"];
+/// Programs of a release manager, and of a gateway.
+const PROGRAMS: [&str; 7] = [
+    "cvmfs2",
+    "cvmfs_server",
+    "cvmfs_swissknife",
+    "cvmfs_publish",
+    "cvmfs_suid_helper",
+    "cvmfs_gateway",
+    "cvmfs_receiver",
+];
 /// Secret of the publishers' key.
 pub(super) const SECRET: &str = "secret1";
 /// Access of publishers, in the form of the reference.
@@ -104,9 +113,68 @@ impl Site {
         Gateway::start(command)
     }
 
+    /// Starts a gateway of the reference.
+    pub(super) fn reference_gateway(&self, lease_seconds: u32) -> ReferenceGateway {
+        let home = self.workshop.world.path("home");
+        ReferenceGateway::start(self.machine("gateway"), &home, &self.mirror.url(NAME), ACCESS, lease_seconds)
+    }
+
+    /// Returns a command of Esker's publisher, which has no keys of the repository.
+    pub(super) fn esker(&self, gateway: &str, secret: &str, arguments: &[&str]) -> Command {
+        let key = self.workshop.world.path("publisher.gw");
+        fs::write(&key, format!("plain_text key1 {secret}\n")).expect("a file");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("a mode");
+        let (state, public) = (self.workshop.home("state"), self.workshop.home(&format!("keys/{NAME}.pub")));
+        let key = key.display().to_string();
+        let server = self.mirror.url(NAME);
+        let named = ["--gateway", gateway, "--key", &key, "--server", &server, "--public-key", &public];
+        // What stands behind `--` is for the command of a transaction.
+        let at = arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len());
+        let (before, behind) = arguments.split_at(at);
+        self.workshop.world.esker(&[before, &["--storage", &state], &named, behind].concat())
+    }
+
+    /// Returns the folder that was published first.
+    pub(super) fn tree(&self) -> PathBuf {
+        self.workshop.tree().into()
+    }
+
+    /// Makes a pipe.
+    pub(super) fn pipe(&self, name: &str) -> PathBuf {
+        let path = self.workshop.world.path("home").join(name);
+        if !path.exists() {
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, &path, kind, 0o600.into(), 0).expect("a pipe");
+        }
+        path
+    }
+
+    /// Starts a machine with the programs of the reference.
+    fn machine(&self, name: &str) -> Machine {
+        Machine::start(&self.workshop.world.path("home"), name, &self.programs)
+    }
+
+    /// Starts a gateway of Esker on a release manager's machine, where the storage is in the usual folder.
+    pub(super) fn gateway_beside(&self, manager: &ReleaseManager, port: u16) {
+        let home = self.workshop.world.path("home");
+        programs::copy(self.workshop.world.program(), &home.join("esker"));
+        let access = home.join("access.json");
+        fs::copy(self.workshop.world.path("access.json"), &access).expect("copying a file");
+        manager.does(&format!(
+            "set -e
+            mkdir -p /srv/cvmfs && mount --bind {home}/storage /srv/cvmfs
+            cp -n {home}/keys/* /etc/cvmfs/keys
+            {home}/esker gateway --state {home}/gateway --access-config {home}/access.json --listen 127.0.0.1:{port} \\
+                --user root --json >{home}/ready 2>{home}/log &",
+            home = home.display()
+        ));
+        let is_ready = || fs::read_to_string(home.join("ready")).is_ok_and(|text| text.ends_with('\n'));
+        assert!(Pace::PROCESS.until(PATIENCE, is_ready), "{:?}", fs::read_to_string(home.join("log")));
+    }
+
     /// Makes a release manager's machine.
     pub(super) fn release_manager(&self, name: &str, gateway: &str, secret: &str) -> ReleaseManager {
-        let machine = Machine::start(&self.workshop.world.path("home"), name, &self.programs);
+        let machine = self.machine(name);
         machine.does(&format!(
             "cp {keys}/{NAME}.crt {keys}/{NAME}.pub /etc/cvmfs/keys
             echo plain_text key1 {secret} >/etc/cvmfs/keys/{NAME}.gw
