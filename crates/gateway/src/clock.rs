@@ -10,7 +10,7 @@ pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
 
 /// Returns a clock that never jumps: the time of the machine now, and what passes from then on.
 ///
-/// Somebody who sets the clock of the machine neither ends leases nor brings ended ones back.
+/// A change of the machine's clock neither ends leases nor brings ended ones back.
 pub fn steady_clock() -> Clock {
     let started = Instant::now();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

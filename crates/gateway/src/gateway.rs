@@ -211,8 +211,8 @@ impl Gateway {
     }
 
     /// Takes a publisher from the queue, and tells the others.
-    pub(crate) fn leave_queue(&self, who: (&str, &str), path: &LeasePath) {
-        self.queue.leave(who, path);
+    pub(crate) fn leave_queue(&self, publisher: (&str, &str), path: &LeasePath) {
+        self.queue.leave(publisher, path);
         self.changes.send_modify(|changes| *changes += 1);
     }
 
@@ -485,7 +485,7 @@ impl Gateway {
         if let Some(served) = self.repositories.lock().get(name) {
             return Ok(served.clone());
         }
-        // Without the lock: opening reads the storage. Whoever is second takes what the first one opened.
+        // Without the lock: opening reads the storage. A second thread takes what the first one opened.
         let opened = Arc::new(Served { target: (self.open)(name)?, commits: Mutex::default() });
         Ok(self.repositories.lock().entry(name.clone()).or_insert(opened).clone())
     }

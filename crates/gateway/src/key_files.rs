@@ -23,7 +23,7 @@ pub fn key_file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.json"))
 }
 
-/// Writes the file of a key. It is the whole new one or the old one, belongs to the owner of the folder, and nobody else can
+/// Writes the file of a key. It is the whole new one or the old one, belongs to the owner of the folder, and no other user can
 /// read it.
 pub fn write_key(folder: &Path, name: &str, key: &PublisherKey) -> io::Result<()> {
     let new = folder.join(format!(".{name}.new"));
@@ -35,7 +35,7 @@ pub fn write_key(folder: &Path, name: &str, key: &PublisherKey) -> io::Result<()
     std::fs::File::open(folder)?.sync_all()
 }
 
-/// Writes the file that a publisher gets. It must not exist, and nobody else can read it.
+/// Writes the file that a publisher gets. It must not exist, and no other user can read it.
 pub fn write_plain_key(file: &Path, name: &str, secret: &Secret) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
     writeln!(file, "plain_text {name} {}", secret.text())?;

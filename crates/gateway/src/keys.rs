@@ -79,7 +79,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// Makes a secret that nobody can guess.
+    /// Makes a secret of random bytes of the operating system.
     pub fn random() -> Self {
         Self(Token::random().secret().trim_end_matches('=').to_owned())
     }

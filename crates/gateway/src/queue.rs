@@ -22,7 +22,7 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 struct Waiting {
     /// Name of the key, and host of the publisher.
-    who: (String, String),
+    publisher: (String, String),
     path: LeasePath,
     /// Time of its last sign of life.
     seen: Millis,
@@ -32,11 +32,12 @@ impl Queue {
     /// Joins the queue, or keeps the place in it; returns true if the publisher is the next one.
     ///
     /// False if one that came before waits for an overlapping directory, or the queue is full.
-    pub(crate) fn is_next(&self, who: (&str, &str), path: &LeasePath, now: Millis) -> bool {
+    pub(crate) fn is_next(&self, publisher: (&str, &str), path: &LeasePath, now: Millis) -> bool {
         let mut all = self.all.lock();
         let (last, waiting) = &mut *all;
         waiting.retain(|_, other| other.seen.after(KEPT) > now);
-        let is_this = |other: &Waiting| (&*other.who.0, &*other.who.1) == who && other.path == *path;
+        let is_this =
+            |other: &Waiting| (&*other.publisher.0, &*other.publisher.1) == publisher && other.path == *path;
         let number = waiting.iter().find(|(_, other)| is_this(other)).map(|(number, _)| *number);
         let number = match number {
             Some(number) => number,
@@ -46,14 +47,15 @@ impl Queue {
                 *last
             }
         };
-        let who = (who.0.to_owned(), who.1.to_owned());
-        waiting.insert(number, Waiting { who, path: path.clone(), seen: now });
+        let publisher = (publisher.0.to_owned(), publisher.1.to_owned());
+        waiting.insert(number, Waiting { publisher, path: path.clone(), seen: now });
         !waiting.range(..number).any(|(_, other)| other.path.overlaps(path))
     }
 
     /// Leaves the queue.
-    pub(crate) fn leave(&self, who: (&str, &str), path: &LeasePath) {
-        let is_this = |other: &Waiting| (&*other.who.0, &*other.who.1) == who && other.path == *path;
+    pub(crate) fn leave(&self, publisher: (&str, &str), path: &LeasePath) {
+        let is_this =
+            |other: &Waiting| (&*other.publisher.0, &*other.publisher.1) == publisher && other.path == *path;
         self.all.lock().1.retain(|_, other| !is_this(other));
     }
 
@@ -74,14 +76,14 @@ mod tests {
     #[test]
     fn publishers_of_one_directory_are_served_in_their_order() {
         let queue = Queue::default();
-        let ask = |who: &'static str, at: &str, now: i64| queue.is_next((who, "h"), &path(at), Millis(now));
+        let ask = |key: &'static str, at: &str, now: i64| queue.is_next((key, "h"), &path(at), Millis(now));
         assert!(ask("one", "r.test/a", 0));
         assert!(!ask("two", "r.test/a/b", 1), "the first one waits above");
-        assert!(ask("three", "r.test/c", 2), "nobody waits for this one");
+        assert!(ask("three", "r.test/c", 2), "no other publisher waits for this one");
         assert!(!ask("four", "r.test/", 3));
         queue.leave(("one", "h"), &path("r.test/a"));
         assert!(ask("two", "r.test/a/b", 4) && !ask("four", "r.test/", 5));
-        // Who doesn't ask again loses its place.
+        // A publisher that doesn't ask again loses its place.
         assert!(ask("four", "r.test/", 5 + KEPT));
         assert_eq!(queue.len(), 1);
     }

@@ -42,7 +42,7 @@ impl Token {
     }
 }
 
-/// Shows the beginning only: who has the token may use the lease.
+/// Shows the beginning only: the token is the right to use the lease.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({}…)", self.short())

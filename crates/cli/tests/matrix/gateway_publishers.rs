@@ -22,7 +22,7 @@ use crate::test_user::TestUser;
 /// Longest wait for what happens soon.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A repository with its owner, gateway and web server, and a publisher without keys who has a state folder of their own.
+/// A repository with its owner, gateway and web server, and a publisher without keys, which has a state folder of its own.
 struct Site {
     workshop: Workshop,
     gateway: Served,
@@ -290,8 +290,8 @@ fn refusals_of_the_gateway_say_what_to_do() {
     assert!(wrong.contains("does not accept the key: invalid_hmac"), "{wrong}");
     let elsewhere = complaint(&mut publish(gateway, "part"), 2);
     assert!(elsewhere.contains("authorization error: invalid_path"), "{elsewhere}");
-    let nobody = complaint(&mut publish("http://127.0.0.1:1", "one"), 3);
-    assert!(nobody.contains("http://127.0.0.1:1") && nobody.contains("can't be used"), "{nobody}");
+    let absent = complaint(&mut publish("http://127.0.0.1:1", "one"), 3);
+    assert!(absent.contains("http://127.0.0.1:1") && absent.contains("can't be used"), "{absent}");
     let text = printed(&mut publish(gateway, "one"));
     assert!(text.contains("revision 1"), "{text}");
     // Another publisher changes what a transaction changes.

@@ -97,7 +97,7 @@ impl Gateway {
                 Err(error) => Err(PublishFailure::Failed(Box::new(error))),
             }
         };
-        // An unreadable database leaves out bases that nobody published.
+        // An unreadable database leaves out bases that are no revisions.
         let has_uploaded = |hash: &ContentHash| self.database.has_catalog(token, hash).unwrap_or(false);
         let submission = Submission {
             root,

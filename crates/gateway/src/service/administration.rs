@@ -28,7 +28,7 @@ const RECORDS: usize = 1000;
 /// Version of what this gateway has beside the interface of the reference.
 const ADDITIONS: u32 = 1;
 
-/// Says who answers, which tells Esker's publishers what they can ask for.
+/// Names the gateway and its version, which tell Esker's publishers what it has beyond the common interface.
 pub(super) async fn welcome() -> Reply {
     Answer::ok().with("welcome", "This is the gateway of Esker").with("esker", ADDITIONS).into()
 }
@@ -193,7 +193,7 @@ fn use_of(lease: &Lease) -> &'static str {
     }
 }
 
-/// Returns the maker of the tables of the gateway's page: what the interface tells everybody.
+/// Returns the maker of the tables of the gateway's page: what the interface tells without a signature.
 pub(super) fn tables(gateway: Arc<Gateway>) -> Arc<dyn Fn() -> Vec<PageTable> + Send + Sync> {
     Arc::new(move || {
         let (leases, counts) = (gateway.leases(), gateway.counts());

@@ -88,14 +88,15 @@ pub(super) async fn acquire_or_wait(
     let mut changes = service.gateway.changes();
     loop {
         changes.mark_unchanged();
-        let who = (signer.name.clone(), request.hostname.clone());
-        let is_next = service.gateway.queue().is_next((&who.0, &who.1), &path, service.gateway.now());
+        let publisher = (signer.name.clone(), request.hostname.clone());
+        let is_next =
+            service.gateway.queue().is_next((&publisher.0, &publisher.1), &path, service.gateway.now());
         let refused = match is_next {
             false => GatewayError::Queued,
             true => match acquired(&service, signer.clone(), request.clone()).await {
                 Err(error @ GatewayError::Lease(Refused::Busy { .. })) => error,
                 other => {
-                    service.gateway.leave_queue((&who.0, &who.1), &path);
+                    service.gateway.leave_queue((&publisher.0, &publisher.1), &path);
                     let (answer, lease) = other?;
                     return Ok(with_life(&service, answer, &lease).into());
                 }
@@ -104,7 +105,7 @@ pub(super) async fn acquire_or_wait(
         if Instant::now() >= until {
             return Err(refused.into());
         }
-        // A lease may also expire, which nobody tells.
+        // A lease may also expire, which changes nothing that is watched.
         let _ = timeout_at(until.min(Instant::now() + STEP), changes.changed()).await;
     }
 }

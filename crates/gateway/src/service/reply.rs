@@ -14,7 +14,7 @@ use crate::wire::Answer;
 
 /// Type of all answers, as the reference's gateway says it.
 const TYPE: &str = "text/plain; charset=utf-8";
-/// Reason for a lease that is unknown, has ended, or belongs to somebody else.
+/// Reason for a lease that is unknown, has ended, or belongs to another key.
 const INVALID_LEASE: &str = "invalid lease";
 
 /// An answer with its status.

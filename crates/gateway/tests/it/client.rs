@@ -183,10 +183,10 @@ fn refusals_say_what_is_wrong() {
     let late = session.flush().unwrap_err().full_text();
     assert!(late.contains("the lease has ended"), "{late}");
     assert!(matches!(session.commit(&built()), Err(GatewayFailure::LeaseEnded(_))));
-    let nobody = Relay::new(running.address, |_, _, _| Fate::Lost);
-    let unreachable = Session::begin(address(&nobody.url(), "one"), wish("r.test/a")).err();
+    let absent = Relay::new(running.address, |_, _, _| Fate::Lost);
+    let unreachable = Session::begin(address(&absent.url(), "one"), wish("r.test/a")).err();
     assert!(matches!(unreachable, Some(GatewayFailure::Unavailable(_))), "{unreachable:?}");
-    assert!(nobody.struck() > 2);
+    assert!(absent.struck() > 2);
 }
 
 #[test]

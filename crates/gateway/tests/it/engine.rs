@@ -252,7 +252,7 @@ fn a_lease_that_expires_while_its_commit_runs_publishes_nothing() {
     let error = station.gateway.commit(&one, &token, &request(1)).unwrap_err();
     assert!(matches!(error, GatewayError::Publish(PublishFailure::LeaseEnded)), "{error}");
     assert_eq!(station.r.head(), []);
-    // Once the candidate is noted, nobody else gets the directory before the commit has ended.
+    // Once the candidate is noted, no other publisher gets the directory before the commit has ended.
     let token = station.lease("one", "r.test/a");
     let (gateway, time, one_too) = (station.gateway.clone(), station.time.clone(), one.clone());
     station.r.on_head(move || {

@@ -70,7 +70,7 @@ impl Station {
     /// Ends the gateway and starts another one with its database.
     pub(crate) fn restart(self) -> Self {
         let Self { folder, r, s, gateway, time } = self;
-        drop(Arc::into_inner(gateway).expect("nobody else uses the gateway"));
+        drop(Arc::into_inner(gateway).expect("no thread uses the gateway"));
         let gateway = open(folder.path(), (&r, &s), KeyLimits::default(), &time);
         Self { folder, r, s, gateway, time }
     }

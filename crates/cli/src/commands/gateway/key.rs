@@ -200,7 +200,7 @@ fn add(args: AddArgs, settings: &Settings) -> Result<(), Failure> {
     let mut out = Output::new();
     let file = write(&folder, &args.name, &key, args.output.as_deref())?;
     out.line(format!(
-        "made key {}; give {} to its publisher, who names it with --key",
+        "made key {}; give {} to its publisher, which names it with --key",
         args.name,
         file.display()
     ))?;

@@ -65,7 +65,7 @@ pub(crate) struct EndArgs {
     operator: OperatorArgs,
 }
 
-/// Shows the newest records of the audit log: who leased and published what.
+/// Shows the newest records of the audit log: which key leased and published what.
 ///
 /// Example: esker gateway lease log --key boss.gw
 #[derive(clap::Args, Debug)]

@@ -241,7 +241,7 @@ fn started(command: &mut Command, address: &str) -> (Child, String) {
     (child, url)
 }
 
-/// A release manager, who publishes with `cvmfs_server`.
+/// A release manager, which publishes with `cvmfs_server`.
 pub(super) struct ReleaseManager {
     machine: Machine,
 }

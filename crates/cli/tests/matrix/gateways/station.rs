@@ -15,7 +15,7 @@ use crate::publishing::{NAME, Workshop};
 use crate::test_env::{PATIENCE, words};
 use crate::test_user::TestUser;
 
-/// A repository of a publisher, who also has the gateway.
+/// A repository of a publisher that also runs the gateway.
 pub(super) struct Station {
     pub(super) workshop: Workshop,
 }
