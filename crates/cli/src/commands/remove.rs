@@ -15,7 +15,7 @@ use crate::settings::Settings;
 /// A pattern has `*`, `?` and `[…]` within a name and `**` for any directories; in a shell it stands between quotes. Earlier
 /// revisions keep what they have.
 ///
-/// Example: esker remove sw.example.org /gcc/12.1 '/tools/*/doc'
+/// Example: esker remove sw.example.org /gcc/14.3 '/software/share/page3?'
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -211,7 +211,7 @@ fn disturb(bucket: &S3Server) -> Vec<S3Rule> {
         let count = AtomicU64::new(number * FAULT_EVERY / 5);
         let picks = move |request: &S3Request| {
             request.fields.contains_key("authorization")
-                && count.fetch_add(1, Ordering::Relaxed) % FAULT_EVERY == 0
+                && count.fetch_add(1, Ordering::Relaxed).is_multiple_of(FAULT_EVERY)
         };
         bucket.fault(picks, fault)
     };
@@ -222,7 +222,7 @@ fn disturb(bucket: &S3Server) -> Vec<S3Rule> {
 fn publish_on(site: &Site, number: usize, mut random: Random, is_over: &AtomicBool, tell: &dyn Fn(Attempt)) {
     let way = match number {
         _ if number >= PUBLISHERS => Way::Keys,
-        _ if number % 3 == 0 => Way::SlowGateway,
+        _ if number.is_multiple_of(3) => Way::SlowGateway,
         _ => Way::Gateway,
     };
     let mut last = Duration::from_secs(1);
