@@ -55,6 +55,26 @@ impl Differences {
         self.capabilities_left_out += other.capabilities_left_out;
         self.default_acls_left_out += other.default_acls_left_out;
     }
+
+    /// Counts everything below a published directory as removed.
+    pub(crate) fn add_removed_below(
+        &mut self,
+        published: &Published,
+        directory: &[u8],
+    ) -> Result<(), PublishError> {
+        let mut waiting = vec![directory.to_vec()];
+        while let Some(directory) = waiting.pop() {
+            for entry in published.list(&directory)? {
+                if !entry::is_profile_bundle(&entry) {
+                    self.removed.add(&entry);
+                }
+                if entry.is_directory() {
+                    waiting.push(path::join(&directory, &entry.name));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Files of one source directory that must be read.

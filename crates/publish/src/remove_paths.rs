@@ -143,16 +143,8 @@ impl Planned {
             return Ok(());
         };
         self.differences.removed.add(&entry);
-        let mut waiting = if entry.is_directory() { vec![removed.to_vec()] } else { Vec::new() };
-        while let Some(directory) = waiting.pop() {
-            for entry in published.list(&directory)? {
-                if !entry::is_profile_bundle(&entry) {
-                    self.differences.removed.add(&entry);
-                }
-                if entry.is_directory() {
-                    waiting.push(path::join(&directory, &entry.name));
-                }
-            }
+        if entry.is_directory() {
+            self.differences.add_removed_below(published, removed)?;
         }
         self.changes.remove(directory, name);
         Ok(())

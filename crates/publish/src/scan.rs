@@ -140,7 +140,7 @@ impl Scan<'_> {
         part.differences.xattrs_left_out = left_out;
         part.differences.special_left_out = special_left_out;
         for removed in std::mem::take(&mut part.removed_directories) {
-            self.count_removed(&removed, &mut part)?;
+            part.differences.add_removed_below(self.published, &removed)?;
         }
         let steps = part.subdirectories.iter().zip(directories).map(|((path, existed), (name, facts))| {
             debug_assert_eq!(path::split(path).map(|(_, name)| name), Some(name.as_slice()));
@@ -192,21 +192,6 @@ impl Scan<'_> {
             found.push((entry, packed));
         }
         Ok((found, left_out))
-    }
-
-    fn count_removed(&self, directory: &[u8], part: &mut DirectoryPlan) -> Result<(), PublishError> {
-        let mut waiting = vec![directory.to_vec()];
-        while let Some(directory) = waiting.pop() {
-            for entry in self.published.list(&directory)? {
-                if !entry::is_profile_bundle(&entry) {
-                    part.differences.removed.add(&entry);
-                }
-                if entry.is_directory() {
-                    waiting.push(path::join(&directory, &entry.name));
-                }
-            }
-        }
-        Ok(())
     }
 }
 
