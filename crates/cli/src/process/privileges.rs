@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chownat, fchown, fstat, openat};
 use rustix::io::Errno;
@@ -142,6 +142,24 @@ pub(crate) fn owner(folder: &Path) -> Result<Option<Account>, Failure> {
     let nameless =
         Account { name: id.clone(), uid: facts.uid(), gid: facts.gid(), groups: vec![facts.gid()] };
     Ok(Some(find(&id).unwrap_or(nameless)))
+}
+
+/// Returns the owner of all folders, for root to write there; `None` to keep the current user. The hint tells what to do if they
+/// belong to different users.
+pub(crate) fn common_owner<'f>(
+    folders: impl Iterator<Item = &'f PathBuf>,
+    hint: &str,
+) -> Result<Option<Account>, Failure> {
+    let mut owners =
+        folders.map(|folder| Ok((owner(folder)?, folder))).collect::<Result<Vec<_>, Failure>>()?;
+    let Some((first, of)) = owners.pop() else { return Ok(None) };
+    match owners.into_iter().find(|(other, _)| *other != first) {
+        None => Ok(first),
+        Some((_, other)) => {
+            let (one, other) = (of.display(), other.display());
+            Err(Failure::usage(format!("{one} and {other} belong to different users")).hint(hint))
+        }
+    }
 }
 
 fn find(user: &str) -> Result<Account, Failure> {

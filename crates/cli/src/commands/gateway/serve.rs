@@ -178,19 +178,9 @@ fn account(args: &ServerArgs, places: &Places, settings: &Settings) -> Result<Op
     }
     let storage = PublisherArgs::in_storage(args.storage.as_deref()).storage_folder(settings)?;
     let folders = places.values().map(|place| &place.root).filter(|folder| folder.is_dir());
-    let mut owners = Vec::new();
-    for folder in folders.chain(Some(&storage).filter(|folder| places.is_empty() && folder.is_dir())) {
-        owners.push((privileges::owner(folder)?, folder));
-    }
-    let Some((first, of)) = owners.pop() else { return Ok(None) };
-    match owners.into_iter().find(|(other, _)| *other != first) {
-        None => Ok(first),
-        Some((_, other)) => {
-            let (one, other) = (of.display(), other.display());
-            Err(Failure::usage(format!("{one} and {other} belong to different users"))
-                .hint("run a gateway for each of them, or name a user that may change both with --user USER"))
-        }
-    }
+    let unused = Some(&storage).filter(|folder| places.is_empty() && folder.is_dir());
+    let hint = "run a gateway for each of them, or name a user that may change both with --user USER";
+    privileges::common_owner(folders.chain(unused), hint)
 }
 
 /// Returns what the gateway may change: its own folder and the repositories. Keys are opened by another process, so that it

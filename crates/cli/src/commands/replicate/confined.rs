@@ -60,19 +60,8 @@ fn places(args: &Args, storage: &Path) -> Result<Vec<Place>, Failure> {
 
 /// Returns the owner of all replicas, for root; `None` to keep the current user.
 fn owner(places: &[Place]) -> Result<Option<Account>, Failure> {
-    let mut owners = Vec::new();
-    for place in places.iter().filter(|place| place.folder.is_dir()) {
-        owners.push((privileges::owner(&place.folder)?, &place.folder));
-    }
-    let Some((first, of)) = owners.pop() else { return Ok(None) };
-    match owners.into_iter().find(|(other, _)| *other != first) {
-        None => Ok(first),
-        Some((_, other)) => {
-            let (one, other) = (of.display(), other.display());
-            Err(Failure::usage(format!("{one} and {other} belong to different users"))
-                .hint("follow the replicas of each user with a command of their own"))
-        }
-    }
+    let folders = places.iter().map(|place| &place.folder).filter(|folder| folder.is_dir());
+    privileges::common_owner(folders, "follow the replicas of each user with a command of their own")
 }
 
 fn policy(args: &Args, storage: &Path, places: &[Place], settings: &Settings) -> Policy {
