@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use esker_testkit::fixture;
 use esker_testkit::s3::BUCKET;
 use esker_testkit::soak::{Random, Soak};
-use esker_testkit::waiting::for_moment_of_fault;
 use serde_json::Value;
 
 use crate::bucket_server::BucketServer;
 use crate::publishing::NAME;
-use crate::serial_order::{Attempt, Outcome, content, files_of, serial_tree, write_folder};
+use crate::serial_order::{
+    Attempt, Outcome, content, files_of, output_unless_killed, serial_tree, write_folder,
+};
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
@@ -59,20 +60,7 @@ impl Site {
         self.world.person.does(|| write_folder(Path::new(&folder), label));
         let arguments = ["publish", NAME, &folder, "--to", target, "--json", "--quiet"];
         let mut command = self.command(machine, &arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("running esker");
-        let is_killed = kill_after.is_some_and(|delay| {
-            for_moment_of_fault(delay);
-            let runs = child.try_wait().expect("its state").is_none();
-            if runs {
-                child.kill().expect("a signal");
-            }
-            runs
-        });
-        let output = child.wait_with_output().expect("its end");
-        if is_killed && output.status.code().is_none() {
-            return Outcome::Killed;
-        }
+        let Some(output) = output_unless_killed(&mut command, kill_after) else { return Outcome::Killed };
         if output.status.success() {
             let report: Value = serde_json::from_slice(&output.stdout).expect("JSON from esker");
             assert_eq!(report["published"], true, "{report}");

@@ -18,7 +18,9 @@ use esker_testkit::waiting::for_moment_of_fault;
 use serde_json::Value;
 
 use crate::publishing::NAME;
-use crate::serial_order::{Attempt, Outcome, content, files_of, serial_tree, write_folder};
+use crate::serial_order::{
+    Attempt, Outcome, content, files_of, output_unless_killed, serial_tree, write_folder,
+};
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
@@ -131,20 +133,7 @@ impl Site {
         let folder = home(&self.world, &format!("tree {number}"));
         self.world.person.does(|| write_folder(folder.as_ref(), label));
         let mut command = self.publish(number, way, &folder, target);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("running esker");
-        let is_killed = kill_after.is_some_and(|delay| {
-            for_moment_of_fault(delay);
-            let runs = child.try_wait().expect("its state").is_none();
-            if runs {
-                child.kill().expect("a signal");
-            }
-            runs
-        });
-        let output = child.wait_with_output().expect("its end");
-        if is_killed && output.status.code().is_none() {
-            return Outcome::Killed;
-        }
+        let Some(output) = output_unless_killed(&mut command, kill_after) else { return Outcome::Killed };
         outcome(&output, number, target)
     }
 }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use esker_testkit::waiting::for_moment_of_fault;
 use serde_json::Value;
 
 /// Outcome of an attempt to publish.
@@ -25,6 +28,22 @@ pub(crate) struct Attempt {
     pub(crate) target: String,
     pub(crate) label: String,
     pub(crate) outcome: Outcome,
+}
+
+/// Runs a publisher and returns its output; kills it after this time, if one is given and it still runs. None if the kill ended it.
+pub(crate) fn output_unless_killed(command: &mut Command, kill_after: Option<Duration>) -> Option<Output> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("running esker");
+    let is_killed = kill_after.is_some_and(|delay| {
+        for_moment_of_fault(delay);
+        let runs = child.try_wait().expect("its state").is_none();
+        if runs {
+            child.kill().expect("a signal");
+        }
+        runs
+    });
+    let output = child.wait_with_output().expect("its end");
+    (!is_killed || output.status.code().is_some()).then_some(output)
 }
 
 pub(crate) fn write_folder(folder: &Path, label: &str) {
