@@ -146,7 +146,7 @@ impl Gateway {
         self.keys.read().clone()
     }
 
-    /// Returns a receiver that is told whenever a lease changes.
+    /// Returns a receiver of a notification for each change of a lease.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }

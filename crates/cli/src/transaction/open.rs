@@ -37,7 +37,7 @@ impl Transaction {
             |error: RepositoryError| crate::publisher::of_operation("can't begin a transaction", &error);
         let record = self.record()?;
         if RememberedGateway::is_at(&record.storage) {
-            // Whoever collects has another state folder.
+            // The process that collects has another state folder.
             return Ok(());
         }
         self.open_work()?.begin(&record.storage, stored, Some(record.collections)).map_err(failed)
