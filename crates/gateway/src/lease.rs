@@ -303,11 +303,16 @@ impl Leases {
         }
     }
 
-    /// Plans the note of the revision that the head is about to name. Refused if the lease has expired.
-    pub fn replace_head(&self, token: &Token, candidate: Candidate, now: Millis) -> Result<Change, Refused> {
+    /// Plans the note of the revision that the head is about to name; none if only tags change. Refused if the lease has expired.
+    pub fn replace_head(
+        &self,
+        token: &Token,
+        candidate: Option<Candidate>,
+        now: Millis,
+    ) -> Result<Change, Refused> {
         let lease = self.all.get(token).filter(|lease| lease.expires > now).ok_or(Refused::Unknown)?;
         let State::Committing { request, .. } = &lease.state else { return Err(Refused::Unknown) };
-        let state = State::Committing { request: request.clone(), candidate: Some(candidate) };
+        let state = State::Committing { request: request.clone(), candidate };
         Ok(Change::put(token.clone(), Lease { state, ..lease.clone() }))
     }
 
@@ -410,7 +415,7 @@ mod tests {
         let Ok(Commit::Begin(change)) = begin(&leases, "c") else { panic!("it begins again") };
         leases.apply(change);
         let candidate = Candidate { root: "d".into(), revision: 7 };
-        let change = leases.replace_head(&token("one"), candidate.clone(), Millis(30)).unwrap();
+        let change = leases.replace_head(&token("one"), Some(candidate.clone()), Millis(30)).unwrap();
         leases.apply(change);
         assert_eq!(leases.committing().next().unwrap().2, Some(&candidate));
         let change = leases.end_commit(&token("one"), Some(7), Millis(40)).unwrap();
@@ -428,8 +433,10 @@ mod tests {
         let begun = leases.begin_commit(&token("one"), "k1", request("b"), Millis(LIFE - 1)).unwrap();
         let Commit::Begin(change) = begun else { panic!("{begun:?}") };
         leases.apply(change);
-        let candidate = Candidate { root: "d".into(), revision: 7 };
-        assert_eq!(leases.replace_head(&token("one"), candidate, Millis(LIFE)), Err(Refused::Unknown));
+        for candidate in [None, Some(Candidate { root: "d".into(), revision: 7 })] {
+            assert!(leases.replace_head(&token("one"), candidate.clone(), Millis(LIFE - 1)).is_ok());
+            assert_eq!(leases.replace_head(&token("one"), candidate, Millis(LIFE)), Err(Refused::Unknown));
+        }
         assert_eq!(leases.expire(Millis(LIFE), 0), [], "its end is not known");
         assert!(leases.acquire(token("two"), lease("k2", "r.test/a", LIFE), Millis(LIFE)).is_ok());
     }

@@ -49,8 +49,8 @@ impl Target for PublishedRepository {
         let repository = (self.open)().map_err(failed)?;
         // The reason of the gateway, which the commit hands back as a text.
         let withdrawn = Mutex::new(None);
-        let before_head = |root: &ContentHash, revision: u64| {
-            let candidate = Candidate { root: root.to_string(), revision };
+        let before_head = |next: Option<(&ContentHash, u64)>| {
+            let candidate = next.map(|(root, revision)| Candidate { root: root.to_string(), revision });
             (submission.before_head)(candidate).map_err(|failure| {
                 let text = failure.to_string();
                 *withdrawn.lock() = Some(failure);

@@ -51,9 +51,9 @@ pub struct Submission<'a> {
     pub request: &'a Request,
     /// Returns true if the lease uploaded a catalog, which then may be the base of the root.
     pub has_uploaded: &'a dyn Fn(&ContentHash) -> bool,
-    /// Notes the revision that the head is about to name, and refuses it if the lease has expired. Called under the lock of
-    /// the head, before each attempt to replace it.
-    pub before_head: &'a (dyn Fn(Candidate) -> Result<(), PublishFailure> + Sync),
+    /// Notes the revision that the head is about to name, none if only tags change, and refuses it if the lease has expired.
+    /// Called under the lock of the head, before each attempt to replace it.
+    pub before_head: &'a (dyn Fn(Option<Candidate>) -> Result<(), PublishFailure> + Sync),
 }
 
 /// Result of a commit.

@@ -253,7 +253,7 @@ fn publish(
     if let Some(rules) = context.submission {
         rules.tags_before.into_iter().for_each(|time| drop(history.remove_automatic(time)));
         history.remove(rules.removed_tags)?;
-        (rules.before_head)(&written.root.hash, written.revision)?;
+        (rules.before_head)(Some((&written.root.hash, written.revision)))?;
     }
     let same = lock.same_revision(context.now);
     let next = if options.tag.branch.is_some() {
@@ -297,6 +297,9 @@ fn tag(
             description: request.description.clone(),
             branch: request.branch_name().to_owned(),
         })?;
+    }
+    if let Some(rules) = context.submission {
+        (rules.before_head)(None)?;
     }
     let swap = lock.publish(Next { history: Some(history), ..lock.same_revision(context.now) })?;
     report.tag.clone_from(&request.name);

@@ -79,5 +79,5 @@ pub use rollback::{Rollback, RollbackReport};
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
 pub use staged::Staged;
-pub use submission::{Submission, SubmissionRules, Submitted, is_revision};
+pub use submission::{BeforeHead, Submission, SubmissionRules, Submitted, is_revision};
 pub use tags::{BranchInfo, TagChange, TagInfo, TagReport};

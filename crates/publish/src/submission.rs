@@ -45,12 +45,15 @@ pub struct Submission<'r> {
     pub options: PublishOptions<'r>,
 }
 
+/// Returns an error to refuse a new head, with the root catalog and the number of its revision, if that is new.
+pub type BeforeHead<'r> = &'r (dyn Fn(Option<(&ContentHash, u64)>) -> Result<(), PublishError> + Sync);
+
 /// What the commit of a submission asks and does beside that of other publishers.
 #[derive(Clone, Copy)]
 pub struct SubmissionRules<'r> {
-    /// Called before each attempt to replace the head, with the root catalog and the number of the new revision; an error ends the
-    /// commit with nothing published.
-    pub before_head: &'r (dyn Fn(&ContentHash, u64) -> Result<(), PublishError> + Sync),
+    /// Called before each attempt to replace the head, with the root catalog and the number of the new revision, or none if only
+    /// tags change; an error ends the commit with nothing published.
+    pub before_head: BeforeHead<'r>,
     /// Tags that are removed with the commit.
     pub removed_tags: &'r [String],
     /// Time before which automatic tags are removed.

@@ -87,7 +87,7 @@ impl Gateway {
         root: ContentHash,
     ) -> Result<Published, GatewayError> {
         let _turn = served.commits.lock();
-        let before_head = |candidate: Candidate| {
+        let before_head = |candidate: Option<Candidate>| {
             let noted = self.change("head to be replaced", |leases, now| {
                 Ok(vec![leases.replace_head(token, candidate, now)?])
             });

@@ -160,7 +160,7 @@ impl Protocol {
             },
             Step::Begun => {
                 let candidate = Candidate { root: String::new(), revision: number as u64 };
-                match world.memory.replace_head(&token(number), candidate, now) {
+                match world.memory.replace_head(&token(number), Some(candidate), now) {
                     _ if self.fault == Fault::NoSecondLook => add("goes on", Step::Noted, &|_| {}),
                     Ok(_) if self.fault == Fault::NoCandidate => add("goes on", Step::Noted, &|_| {}),
                     Ok(change) => add("notes", Step::Noted, &|world| world.change(self, [change.clone()])),

@@ -107,7 +107,7 @@ impl Target for TestTarget {
         let before = self.state.lock().before_head.take();
         before.into_iter().for_each(|act| act());
         let candidate = Candidate { root: submission.root.to_string(), revision };
-        (submission.before_head)(candidate.clone())?;
+        (submission.before_head)(Some(candidate.clone()))?;
         let outcome = on_head.map_or(Outcome::Replaced, |act| act());
         if outcome != Outcome::Failed {
             self.state.lock().head.push(candidate);

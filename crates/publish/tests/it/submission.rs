@@ -43,7 +43,7 @@ fn submit_after(
 }
 
 const ALLOW: SubmissionRules<'_> =
-    SubmissionRules { before_head: &|_, _| Ok(()), removed_tags: &[], tags_before: None };
+    SubmissionRules { before_head: &|_| Ok(()), removed_tags: &[], tags_before: None };
 
 /// A repository with two directories, one of them in a nested catalog.
 fn prepared() -> Workshop {
@@ -234,8 +234,8 @@ fn a_rule_that_refuses_publishes_nothing() {
     write(&workshop.source().join("a/new"), "new");
     let root = built(&workshop.open(), &workshop.source(), "");
     let asked = Mutex::new(Vec::new());
-    let refuse = |root: &ContentHash, revision| {
-        asked.lock().unwrap().push((*root, revision));
+    let refuse = |next: Option<(&ContentHash, u64)>| {
+        asked.lock().unwrap().push(next.map(|(root, revision)| (*root, revision)));
         Err(PublishError::Withdrawn("the lease has expired".into()))
     };
     let rules = SubmissionRules { before_head: &refuse, ..ALLOW };
@@ -245,9 +245,42 @@ fn a_rule_that_refuses_publishes_nothing() {
     // The same submission is published once it may be, and the rule knew what the head was to name.
     let submitted = submit(&workshop.open(), root, "", ALLOW).unwrap();
     let asked = asked.into_inner().unwrap();
-    assert_eq!(asked.iter().map(|(_, revision)| *revision).collect::<Vec<_>>(), [2]);
+    assert_eq!(asked.iter().map(|next| next.map(|(_, revision)| revision)).collect::<Vec<_>>(), [Some(2)]);
     assert_eq!(submitted.report.revision, 2);
     workshop.assert_equal();
+}
+
+/// A lease may also end before tags of the published revision change.
+#[test]
+fn a_rule_that_refuses_changes_no_tags() {
+    let workshop = prepared();
+    write(&workshop.source().join("a/old"), "changed");
+    let root = built(&workshop.open(), &workshop.source(), "");
+    // The changes are published, so nothing is left of the same submission but its tags.
+    submit(&workshop.open(), root, "", ALLOW).unwrap();
+    let submit = |name: Option<&str>, rules: SubmissionRules<'_>| {
+        let mut quiet = |_| ();
+        let mut options = options(&mut quiet);
+        options.tag.name = name.map(str::to_owned);
+        let is_own: &dyn Fn(&ContentHash) -> bool = &|_| false;
+        Submission { root, directory: Vec::new(), is_own, rules, options }.run(&workshop.open(), now())
+    };
+    let refuse = |next: Option<(&ContentHash, u64)>| {
+        assert!(next.is_none(), "there is no new revision");
+        Err(PublishError::Withdrawn("the lease has expired".into()))
+    };
+    let removed = ["kept".to_owned()];
+    submit(Some("kept"), ALLOW).unwrap();
+    let head = || fs::read(workshop.root().join(".cvmfspublished")).unwrap();
+    for (name, removed_tags) in [(Some("new"), &[][..]), (None, &removed[..])] {
+        let rules = SubmissionRules { before_head: &refuse, removed_tags, ..ALLOW };
+        let before = head();
+        let refused = submit(name, rules).unwrap_err();
+        assert_eq!(refused.to_string(), "the lease has expired");
+        assert!(head() == before, "the head has changed");
+        submit(name, SubmissionRules { removed_tags, ..ALLOW }).unwrap();
+        assert!(head() != before, "the tags have not changed");
+    }
 }
 
 #[test]
