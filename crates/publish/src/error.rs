@@ -12,7 +12,7 @@ use esker_store::StoreError;
 use crate::over_limit::OverLimit;
 use crate::shrink::{Shrink, grouped};
 
-/// Reasons why no revision was published. The last revision stays in place in all cases.
+/// Reasons why no revision was published. The last revision stays in place in all cases but [`PublishError::Overwrote`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
@@ -33,6 +33,21 @@ pub enum PublishError {
         base: u64,
         /// Revision that is published now.
         head: u64,
+    },
+    /// A gateway that compares no revisions published the change over those of other publishers.
+    #[error(
+        "revision {revision} is published, and the gateway overwrote what others had changed up to revision {before}: {}",
+        listed(.paths, *.count)
+    )]
+    Overwrote {
+        /// The first paths that both changed.
+        paths: Vec<String>,
+        /// Number of all such paths.
+        count: u64,
+        /// The new revision.
+        revision: u64,
+        /// Revision with the changes of the others.
+        before: u64,
     },
     /// The change removes most of the repository and was not confirmed.
     #[error(

@@ -19,6 +19,9 @@ pub trait GatewaySession: Send + Sync {
     /// Waits until the gateway has stored all objects that were put.
     fn flush(&self) -> Result<(), StoreError>;
 
+    /// Returns true if the gateway compares the base of a revision with the head, and refuses what others changed, too.
+    fn compares_revisions(&self) -> bool;
+
     /// Publishes the changes of a revision whose objects are stored.
     fn commit(&self, built: &BuiltRevision<'_>) -> Result<GatewayCommit, GatewayFailure>;
 }

@@ -5,14 +5,17 @@ mod reference_gateway;
 mod site;
 
 use std::fs;
-use std::process::Stdio;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Output, Stdio};
 
+use esker_testkit::raw_tar::{Raw, archive};
 use esker_testkit::waiting::Pace;
 
 use self::reference_gateway::free_port;
 use self::site::{SECRET, Site, fails, succeeds};
 use crate::publishing::NAME;
-use crate::test_env::{PATIENCE, complaint, printed};
+use crate::test_env::{PATIENCE, complaint, printed, words};
 
 /// A lease that does not end within a test.
 const LONG: &str = "1h";
@@ -185,15 +188,112 @@ fn esker_publishes_through_the_gateway_of_the_reference() {
 fn a_transaction_outlives_the_gateway_of_the_reference() {
     let Some(site) = Site::new() else { return };
     let gateway = site.reference_gateway(5);
-    let [open, go] = ["open", "go"].map(|name| site.pipe(name));
-    let script = format!("echo >{}; read line <{}; echo late >file", open.display(), go.display());
-    let transaction = ["transaction", NAME, "/one", "--", "sh", "-ec", &script];
-    let mut command = site.esker(&gateway.url(), SECRET, &transaction);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("esker");
-    fs::read(open).expect("the word of the transaction");
+    let open = OpenTransaction::start(&site, &gateway.url(), "echo late >file");
     gateway.is_killed_and_restarted();
-    fs::write(go, "\n").expect("a word to the transaction");
-    succeeds(&child.wait_with_output().expect("its end"));
+    succeeds(&open.ends());
     assert_eq!((site.revision(), site.file("/one/file").as_deref()), (2, Some("late\n")));
     site.check();
+}
+
+/// A transaction whose lease ends, and that others overtake, is put on what they published, or refused by name. The gateway would
+/// overwrite their changes.
+#[test]
+fn a_stale_base_at_the_gateway_of_the_reference_is_rebased_or_a_named_conflict() {
+    let Some(site) = Site::new() else { return };
+    let gateway = site.reference_gateway(3);
+    let tree = site.tree();
+    let overtaken = |ours: &str, theirs: &str| {
+        let open = OpenTransaction::start(&site, &gateway.url(), ours);
+        fs::write(tree.join("one/file"), theirs).expect("a file");
+        // It waits for the end of the lease.
+        printed(&mut site.esker(&gateway.url(), SECRET, &["publish", NAME, &tree.display().to_string()]));
+        open.ends()
+    };
+    succeeds(&overtaken("echo ours >deep/file", "theirs\n"));
+    assert_eq!(site.file("/one/file").as_deref(), Some("theirs\n"));
+    assert_eq!(site.file("/one/deep/file").as_deref(), Some("ours\n"));
+
+    fs::write(tree.join("one/deep/file"), "ours\n").expect("a file");
+    let before = site.revision();
+    let said = fails(&overtaken("echo ours, and longer >file", "theirs again\n"));
+    assert!(said.contains("/one/file") && said.contains(&format!("revision {}", before + 1)), "{said}");
+    assert_eq!((site.revision(), site.file("/one/file").as_deref()), (before + 1, Some("theirs again\n")));
+    site.check();
+}
+
+/// A lease that ends while an archive is read publishes nothing.
+#[test]
+fn an_expired_lease_at_the_gateway_of_the_reference_publishes_nothing() {
+    let Some(site) = Site::new() else { return };
+    let gateway = site.reference_gateway(2);
+    let pipe = site.pipe("archive");
+    let ingest = ["ingest", NAME, &pipe.display().to_string(), "--to", "/one"];
+    let mut command = site.esker(&gateway.url(), SECRET, &ingest);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("esker");
+    let mut to = fs::File::create(&pipe).expect("the other end of the pipe");
+    let tree = site.tree();
+    fs::write(tree.join("one/file"), "theirs\n").expect("a file");
+    // It waits for the end of the lease.
+    printed(&mut site.esker(&gateway.url(), SECRET, &["publish", NAME, &tree.display().to_string()]));
+    to.write_all(&archive(&[Raw::file(b"late", b"late\n")])).expect("writing to the pipe");
+    drop(to);
+    let said = fails(&child.wait_with_output().expect("its end"));
+    assert!(said.contains("the lease has ended"), "{said}");
+    assert_eq!((site.revision(), site.file("/one/late")), (2, None));
+    site.check();
+}
+
+/// What the web server of a publisher hid until the commit is overwritten by this gateway. The publisher says so.
+#[test]
+fn what_the_gateway_of_the_reference_overwrites_is_an_error_or_a_warning() {
+    let Some(site) = Site::new() else { return };
+    let gateway = site.reference_gateway(3600);
+    let tree = site.tree();
+    let publish = |content: &str, server: &str| {
+        fs::write(tree.join("one/file"), content).expect("a file");
+        let arguments = ["publish", NAME, &tree.display().to_string()];
+        site.esker_of(server, &gateway.url(), SECRET, &arguments).output().expect("running esker")
+    };
+    for is_shown_after in [false, true] {
+        let (stale, rule) = site.stale_server();
+        succeeds(&publish(&format!("theirs {is_shown_after}\n"), &site.server()));
+        if is_shown_after {
+            // The gateway reads the head when it begins the commit.
+            site.lift_at_commit(&rule);
+        }
+        let before = site.revision();
+        let late = publish(&format!("ours, and longer, {is_shown_after}\n"), &stale.url(NAME));
+        rule.assert_hit();
+        let said = words(&late);
+        assert_eq!(site.revision(), before + 1, "{said}");
+        match is_shown_after {
+            true => assert!(!late.status.success() && said.contains("/one/file"), "{said}"),
+            false => assert!(late.status.success() && said.contains("can't be found out"), "{said}"),
+        }
+    }
+    site.check();
+}
+
+/// A transaction of `/one` whose command waits.
+struct OpenTransaction {
+    child: Child,
+    go: PathBuf,
+}
+
+impl OpenTransaction {
+    /// Starts one, which runs a script at its end.
+    fn start(site: &Site, gateway: &str, script: &str) -> Self {
+        let [open, go] = ["open", "go"].map(|name| site.pipe(name));
+        let script = format!("echo >{}; read line <{}; {script}", open.display(), go.display());
+        let transaction = ["transaction", NAME, "/one", "--", "sh", "-ec", &script];
+        let mut command = site.esker(gateway, SECRET, &transaction);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("esker");
+        fs::read(open).expect("the word of the transaction");
+        Self { child, go }
+    }
+
+    fn ends(self) -> Output {
+        fs::write(self.go, "\n").expect("a word to the transaction");
+        self.child.wait_with_output().expect("its end")
+    }
 }

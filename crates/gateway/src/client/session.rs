@@ -236,6 +236,10 @@ impl GatewaySession for Session {
         self.uploads.flush().map_err(|failure| of_storing(&self.describe(), failure))
     }
 
+    fn compares_revisions(&self) -> bool {
+        self.leased.is_esker
+    }
+
     fn commit(&self, built: &BuiltRevision<'_>) -> Result<GatewayCommit, GatewayFailure> {
         self.uploads.flush()?;
         self.uploads.check_expected()?;

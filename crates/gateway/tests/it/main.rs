@@ -8,6 +8,7 @@ mod disk;
 mod engine;
 mod http;
 mod model;
+mod overwriting;
 mod publisher;
 mod publishing;
 mod relay;

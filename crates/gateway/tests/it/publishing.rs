@@ -8,7 +8,8 @@ use std::sync::atomic::AtomicBool;
 use esker_gateway::Session;
 use esker_publish::{Filter, Publish, PublishError, PublishOptions, Report, TagChange, TagRequest};
 use esker_repository::{
-    KeyFolder, NewRepository, RememberedGateway, Repository, RepositoryError, head::read_history,
+    GatewaySession, KeyFolder, NewRepository, RememberedGateway, Repository, RepositoryError,
+    head::read_history,
 };
 use esker_server::Limits;
 use esker_testkit::check::check;
@@ -21,7 +22,7 @@ use crate::http::Serving;
 use crate::repository::{NAME, name, now, open_gateway};
 
 /// A repository with its gateway and web server, and a publisher without keys.
-struct Site {
+pub(crate) struct Site {
     folder: TempDir,
     url: String,
     web: Mirror,
@@ -29,7 +30,7 @@ struct Site {
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let keys = KeyFolder::new(folder.path().join("keys"), &name());
         NewRepository::new(name()).create(&folder.path().join(NAME), &keys, now()).unwrap();
@@ -38,15 +39,12 @@ impl Site {
         Self { url: format!("http://{address}"), web, _serving: serving, folder }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn write(&self, files: &[(&str, &str)]) {
-        let source = self.path("source");
-        let _ = fs::remove_dir_all(&source);
-        fs::create_dir(&source).unwrap();
-        files.iter().for_each(|(name, text)| fs::write(source.join(name), text).unwrap());
+    pub(crate) fn write(&self, files: &[(&str, &str)]) {
+        write_all(&self.path("source"), files);
     }
 
     /// Opens the repository with a new lease of a directory, or without any.
@@ -55,6 +53,11 @@ impl Site {
             let begun = Session::begin(address(&self.url, "one"), wish(&format!("{NAME}{directory}")));
             Arc::new(begun.unwrap()) as _
         });
+        self.open_with(session)
+    }
+
+    /// Opens the repository with a session.
+    pub(crate) fn open_with(&self, session: Option<Arc<dyn GatewaySession>>) -> Repository {
         let gateway = RememberedGateway {
             gateway: self.url.clone(),
             key: PathBuf::new(),
@@ -65,18 +68,8 @@ impl Site {
         Repository::open_at_gateway(&self.path("state"), &name(), &gateway, session, now()).unwrap()
     }
 
-    fn publish(&self, repository: &Repository, tag: TagRequest) -> Result<Report, PublishError> {
-        let (mut quiet, mut confirmed) = (|_| (), |_| true);
-        let options = PublishOptions {
-            tag,
-            threads: 2,
-            stop: Arc::default(),
-            profiles: Vec::new(),
-            filter: Filter::default(),
-            progress: &mut quiet,
-            confirm_shrink: &mut confirmed,
-        };
-        Publish { source: self.path("source"), target: Vec::new(), options }.run(repository, now())
+    pub(crate) fn publish(&self, repository: &Repository, tag: TagRequest) -> Result<Report, PublishError> {
+        publish(repository, &self.path("source"), tag)
     }
 
     /// Asserts that the repository is in order and shows the source.
@@ -86,6 +79,34 @@ impl Site {
         findings.assert_clean();
         assert_eq!(of_folder(&self.path("source")), findings.listing());
     }
+}
+
+/// Makes a folder with some files.
+pub(crate) fn write_all(folder: &Path, files: &[(&str, &str)]) {
+    let _ = fs::remove_dir_all(folder);
+    for (name, text) in files {
+        let file = folder.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+}
+
+pub(crate) fn publish(
+    repository: &Repository,
+    source: &Path,
+    tag: TagRequest,
+) -> Result<Report, PublishError> {
+    let (mut quiet, mut confirmed) = (|_| (), |_| true);
+    let options = PublishOptions {
+        tag,
+        threads: 2,
+        stop: Arc::default(),
+        profiles: Vec::new(),
+        filter: Filter::default(),
+        progress: &mut quiet,
+        confirm_shrink: &mut confirmed,
+    };
+    Publish { source: source.to_owned(), target: Vec::new(), options }.run(repository, now())
 }
 
 /// The index of contents says that an object is stored, and a collect has deleted it since.

@@ -18,8 +18,8 @@ use crate::progress::Phase;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions};
 
-use super::TagRequest;
 use super::prepared::Prepared;
+use super::{EARLY_ATTEMPTS, TagRequest, overwritten};
 
 /// Paths outside of the lease that a warning names.
 const NAMED_MAX: usize = 20;
@@ -35,6 +35,16 @@ pub(super) fn submit(
     let begun = context.seconds();
     (options.progress)(context.counters.progress(Phase::Catalogs, 0, 0, context.started.elapsed()));
     let mut prepared = Prepared::new(context, changes, context.repository.read_head()?, options)?;
+    if !gateway.compares_revisions() {
+        // What is seen now is no conflict that the gateway would miss.
+        for _ in 0..EARLY_ATTEMPTS {
+            let head = context.repository.read_head()?;
+            if head.bytes == prepared.head.bytes {
+                break;
+            }
+            prepared = Prepared::new(context, changes, head, options)?;
+        }
+    }
     let is_changed = prepared.written.is_some();
     if !is_changed && options.tag.name.is_some() {
         prepared = touched(context, prepared.head, options)?;
@@ -65,6 +75,9 @@ pub(super) fn submit(
     report.add_bundles(&mut prepared.bundles);
     report.remembered(profiles.remember(&prepared.bundles.triggers));
     describe(context.repository, report)?;
+    if !gateway.compares_revisions() {
+        report.warnings.extend(overwritten::check(context, &prepared.onto, done.revision)?);
+    }
     (report.seconds.catalogs, report.seconds.commit) = (at - begun, context.seconds() - at);
     Ok(())
 }

@@ -14,6 +14,7 @@ impl OperationError for PublishError {
     fn explain(&self) -> (Kind, Option<String>) {
         let kind = match self {
             Self::Conflict { .. }
+            | Self::Overwrote { .. }
             | Self::Shrinks(_)
             | Self::Source { .. }
             | Self::Changed(_)
@@ -26,6 +27,9 @@ impl OperationError for PublishError {
             Self::Conflict { head, .. } => format!(
                 "repeat this to compare with revision {head}, and to replace what it changed there; --dry-run lists the \
                  paths"
+            ),
+            Self::Overwrote { revision, before, .. } => format!(
+                "`esker diff NAME {before} {revision}` shows what was there before; publish it again, joined with this change"
             ),
             Self::Shrinks(_) => {
                 "if that is meant, repeat this with --allow-shrink; --dry-run lists the paths".to_owned()

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use esker_testkit::mirror::Mirror;
+use esker_testkit::mirror::{Fault, Mirror, Rule};
 use esker_testkit::waiting::Pace;
 use esker_testkit::{programs, skip_optional};
 use serde_json::Value;
@@ -33,6 +33,13 @@ pub(super) const SECRET: &str = "secret1";
 /// Access of publishers, in the form of the reference.
 const ACCESS: &str = r#"{"version":2,"repos":[{"domain":"made.test","keys":[{"id":"key1","path":"/"}]}],
 "keys":[{"type":"plain_text","id":"key1","secret":"secret1","admin":true}]}"#;
+
+/// File with the head.
+const HEAD: &str = ".cvmfspublished";
+
+fn is_head(path: &str) -> bool {
+    path.ends_with(HEAD)
+}
 
 /// The repository.
 pub(super) struct Site {
@@ -81,8 +88,7 @@ impl Site {
     }
 
     pub(super) fn revision(&self) -> u64 {
-        let head =
-            fs::read(self.workshop.home(&format!("storage/{NAME}/.cvmfspublished"))).expect("the head");
+        let head = fs::read(self.workshop.home(&format!("storage/{NAME}/{HEAD}"))).expect("the head");
         let head = String::from_utf8_lossy(&head);
         let line = head.lines().find_map(|line| line.strip_prefix('S')).expect("a number");
         line.parse().expect("a number")
@@ -119,15 +125,44 @@ impl Site {
         ReferenceGateway::start(self.machine("gateway"), &home, &self.mirror.url(NAME), ACCESS, lease_seconds)
     }
 
+    /// Returns the URL of the repository on its web server.
+    pub(super) fn server(&self) -> String {
+        self.mirror.url(NAME)
+    }
+
+    /// Starts another web server, which shows the present head until its rule is lifted.
+    pub(super) fn stale_server(&self) -> (Mirror, Rule) {
+        let server = Mirror::serve(self.workshop.home("storage"));
+        let head = self.workshop.home(&format!("storage/{NAME}/{HEAD}"));
+        let rule = server.fault(is_head, Fault::Content(fs::read(head).expect("the head")));
+        (server, rule)
+    }
+
+    /// Lifts a rule once the gateway reads the head, as it does when it begins a commit.
+    pub(super) fn lift_at_commit(&self, rule: &Rule) {
+        let rule = rule.clone();
+        let sees = move |path: &str| {
+            if is_head(path) {
+                rule.lift();
+            }
+            false
+        };
+        self.mirror.fault(sees, Fault::NoAnswer);
+    }
+
     /// Returns a command of Esker's publisher, which has no keys of the repository.
     pub(super) fn esker(&self, gateway: &str, secret: &str, arguments: &[&str]) -> Command {
+        self.esker_of(&self.server(), gateway, secret, arguments)
+    }
+
+    /// Returns a command of Esker's publisher, which reads from a web server.
+    pub(super) fn esker_of(&self, server: &str, gateway: &str, secret: &str, arguments: &[&str]) -> Command {
         let key = self.workshop.world.path("publisher.gw");
         fs::write(&key, format!("plain_text key1 {secret}\n")).expect("a file");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("a mode");
         let (state, public) = (self.workshop.home("state"), self.workshop.home(&format!("keys/{NAME}.pub")));
         let key = key.display().to_string();
-        let server = self.mirror.url(NAME);
-        let named = ["--gateway", gateway, "--key", &key, "--server", &server, "--public-key", &public];
+        let named = ["--gateway", gateway, "--key", &key, "--server", server, "--public-key", &public];
         // What stands behind `--` is for the command of a transaction.
         let at = arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len());
         let (before, behind) = arguments.split_at(at);
