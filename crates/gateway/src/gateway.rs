@@ -481,6 +481,11 @@ impl Gateway {
         Ok(self.database.records(count)?)
     }
 
+    /// Opens a repository ahead of the first request for it. One that can't be opened is tried again by each request.
+    pub fn open(&self, name: &RepositoryName) -> Result<(), GatewayError> {
+        self.served(name).map(drop)
+    }
+
     fn served(&self, name: &RepositoryName) -> Result<Arc<Served>, GatewayError> {
         if let Some(served) = self.repositories.lock().get(name) {
             return Ok(served.clone());

@@ -21,6 +21,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use esker_confine::{Policy, Role};
+use esker_format::name::RepositoryName;
 use esker_node::packets;
 use esker_run::take_signals;
 use esker_store::{open_log, set_file_opener};
@@ -34,6 +35,9 @@ use crate::settings::environment::Environment;
 /// Name of the hidden subcommand.
 pub(crate) const OPEN_FILES: &str = "open-files";
 
+/// Ends of the files with the keys of a repository that a commit reads.
+const SIGNING_KEYS: [&str; 5] = [".key", ".crt", ".pub", ".next.key", ".next.crt"];
+
 /// Longest wait for an answer. A disk that doesn't answer must not stop the server.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -43,6 +47,8 @@ pub(crate) struct Openable {
     files: Vec<PathBuf>,
     /// Folders whose public keys (`*.pub`) are opened, and those of the folders directly in them.
     keys: Vec<PathBuf>,
+    /// Folders whose keys of repositories are opened, as commits need them: any but master keys.
+    signing_keys: Vec<PathBuf>,
     /// The access log, which is opened for appending, and made if it isn't there.
     log: Option<PathBuf>,
 }
@@ -65,6 +71,12 @@ impl Openable {
         self
     }
 
+    /// Adds what commits need of the keys of repositories in a folder.
+    pub(crate) fn signing_keys(mut self, folder: &Path) -> Self {
+        self.signing_keys.push(folder.to_owned());
+        self
+    }
+
     /// Adds the access log.
     pub(crate) fn log(mut self, path: Option<&Path>) -> Self {
         self.log = path.map(Path::to_owned);
@@ -78,7 +90,13 @@ impl Openable {
             let is_near = (1..=2).contains(&names.components().count());
             Some(is_plain && is_near && path.extension().is_some_and(|end| end == "pub"))
         };
+        let is_signing_key = |folder: &PathBuf| {
+            let name = path.file_name()?.to_str()?;
+            let mut names = SIGNING_KEYS.iter().filter_map(|end| name.strip_suffix(end));
+            Some(path.parent() == Some(folder) && names.any(|name| RepositoryName::parse(name).is_ok()))
+        };
         self.files.iter().chain(&self.log).any(|file| file == path)
+            || self.signing_keys.iter().any(|folder| is_signing_key(folder) == Some(true))
             || self.keys.iter().any(|folder| is_key(folder) == Some(true))
     }
 
@@ -106,6 +124,9 @@ impl Openable {
         command.arg(OPEN_FILES);
         for folder in &self.keys {
             command.arg("--keys").arg(folder);
+        }
+        for folder in &self.signing_keys {
+            command.arg("--signing-keys").arg(folder);
         }
         if let Some(log) = &self.log {
             command.arg("--log").arg(log);
@@ -141,6 +162,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     keys: Vec<PathBuf>,
 
+    #[arg(long, value_name = "DIR")]
+    signing_keys: Vec<PathBuf>,
+
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
@@ -151,9 +175,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     // It was started through a link in /proc, and would be named `exe` in process lists.
     let _ = rustix::thread::set_name(c"esker-opener");
-    let openable = Openable { files: args.files, keys: args.keys, log: args.log };
+    let Args { keys, signing_keys, log, files } = args;
+    let openable = Openable { files, keys, signing_keys, log };
     privileges::become_user(None, CapabilitySet::DAC_READ_SEARCH)?;
-    let policy = openable.files.iter().chain(&openable.keys).fold(Policy::new(Role::Opener), Policy::reopen);
+    let folders = openable.keys.iter().chain(&openable.signing_keys);
+    let policy = openable.files.iter().chain(folders).fold(Policy::new(Role::Opener), Policy::reopen);
     let policy = openable.log.iter().filter_map(|log| log.parent()).fold(policy, Policy::write);
     // The server tells what it is confined to itself.
     let _ = policy.prepare().enforce();
@@ -195,6 +221,24 @@ impl Openable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_of_signing_keys_shows_no_master_key() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keys = folder.path().join("keys");
+        std::fs::create_dir_all(keys.join("below")).expect("folders");
+        let opened = ["a.org.key", "a.org.crt", "b.org.pub", "b.org.next.key", "b.org.next.crt"]
+            .map(|name| keys.join(name));
+        let others = ["a.org.masterkey", "a.org.gw", ".key", "id rsa.key", "below/a.org.key", "../a.org.key"];
+        let others = others.map(|name| keys.join(name));
+        opened.iter().chain(&others).for_each(|file| std::fs::write(file, "x").expect("a file"));
+        let openable = Openable::default().signing_keys(&keys);
+        opened.iter().for_each(|file| assert!(openable.open(file).is_ok(), "{}", file.display()));
+        for file in others {
+            let error = openable.open(&file).expect_err("it is none of them");
+            assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{}", file.display());
+        }
+    }
 
     #[test]
     fn only_named_files_and_public_keys_are_opened() {

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
+use esker_testkit::mirror::Mirror;
 use esker_testkit::waiting::Pace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use self::station::{Key, Running, Station};
 use crate::attacks::{Daemon, tried};
 use crate::publishing::NAME;
-use crate::test_env::{PATIENCE, words};
+use crate::test_env::{PATIENCE, printed, words};
 use crate::test_user::TestUser;
 
 fn signal(running: &Running, signal: Signal) {
@@ -96,6 +97,32 @@ fn keys_change_while_the_gateway_runs() {
     fs::remove_file(broken).expect("its end");
     station.operator(&["key", "remove", "build"]);
     wait_for(&running, &third, false);
+}
+
+/// Storage and keys of a new repository are in folders that the gateway knows, so it needs no restart.
+#[test]
+fn a_repository_that_is_new_to_a_running_gateway_is_published_to() {
+    const SECOND: &str = "second.test";
+    for person in TestUser::all() {
+        let station = Station::new(person);
+        station.key("build", &[&format!("{NAME}/")]);
+        let running = station.start(&[]);
+        let created = station.workshop.esker(&["repo", "create", SECOND]);
+        assert!(created.status.success(), "{}", words(&created));
+        let key = station.key("second", &[&format!("{SECOND}/")]);
+        let leased = || running.lease(&key, &format!("{SECOND}/waited-for"))["status"] == "ok";
+        assert!(Pace::LOOK.until(PATIENCE, leased), "as user {}", person.uid);
+        let web = Mirror::serve(station.workshop.home("storage"));
+        let [state, file, public] =
+            ["state", "second.gw", "keys/second.test.pub"].map(|name| station.workshop.home(name));
+        let (gateway, server) = (format!("http://{}", running.address), web.url(SECOND));
+        let named = ["--gateway", &gateway, "--key", &file, "--server", &server, "--public-key", &public];
+        let take_over = ["--take-over", "--storage", &state];
+        let publish = ["publish", SECOND, &station.workshop.tree()];
+        printed(&mut station.workshop.world.esker(&[&publish[..], &named, &take_over].concat()));
+        let shown = station.workshop.esker(&["cat", SECOND, "/one/file"]);
+        assert_eq!(shown.stdout, b"first\n", "{}", words(&shown));
+    }
 }
 
 #[test]

@@ -49,7 +49,10 @@ impl Renewal {
                     tracing::info!("the keys of publishers changed: there are {} now", keys.iter().count());
                     let known = before.repositories();
                     for name in keys.repositories().iter().filter(|name| !known.contains(name)) {
-                        tracing::warn!("{name} can be published to once the gateway is started again");
+                        match self.gateway.open(name) {
+                            Ok(()) => tracing::info!("{name} can be published to"),
+                            Err(error) => tracing::warn!("can't publish to {name} yet: {}", chain(&error)),
+                        }
                     }
                     self.gateway.set_keys(keys);
                 }

@@ -1,6 +1,6 @@
 //! The server of the gateway: its user, its files, and its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -38,8 +38,6 @@ const SEARCH: Duration = Duration::from_secs(2);
 const DATABASE: &str = "leases.redb";
 /// Configuration of access of CernVM-FS's gateway.
 const ACCESS: &str = "etc/cvmfs/gateway/repo.json";
-/// Files of a repository's keys that a commit reads.
-const KEY_FILES: [&str; 5] = ["key", "crt", "pub", "next.key", "next.crt"];
 
 #[derive(clap::Args, Debug)]
 pub(super) struct ServerArgs {
@@ -107,8 +105,10 @@ pub(super) fn run(args: ServerArgs, settings: &Settings) -> Result<(), Failure> 
     set_temporary_folder(state.clone());
     // Modes of published files can't be changed once the process is confined.
     privileges::let_others_read();
-    let openable = openable(&args, &ring, &places, settings);
-    let signals = opened.drop_privileges(policy(&state, &places), openable, &settings.environment)?;
+    let openable = openable(&args, (&ring, &keys), &places, settings);
+    let storage = PublisherArgs::in_storage(args.storage.as_deref()).storage_folder(settings)?;
+    let policy = policy([&state, &storage], &places);
+    let signals = opened.drop_privileges(policy, openable, &settings.environment)?;
     warn_of_repositories(&places);
 
     let names: Vec<String> = places.keys().map(ToString::to_string).collect();
@@ -183,10 +183,10 @@ fn account(args: &ServerArgs, places: &Places, settings: &Settings) -> Result<Op
     privileges::common_owner(folders.chain(unused), hint)
 }
 
-/// Returns what the gateway may change: its own folder and the repositories. Keys are opened by another process, so that it
-/// can't read those beside them.
-fn policy(state: &Path, places: &Places) -> Policy {
-    let policy = confine::of_server(Role::Gateway).write(state);
+/// Returns what the gateway may change: its own folder, and the repositories with the folder in which new ones appear. Keys are
+/// opened by another process, so that it can't read those beside them.
+fn policy(folders: [&Path; 2], places: &Places) -> Policy {
+    let policy = folders.into_iter().fold(confine::of_server(Role::Gateway), Policy::write);
     let policy = places.values().fold(policy, |policy, place| {
         let lock = remembered(place).and_then(|known| known.settings.lock);
         let lock = lock.as_deref().and_then(Path::parent);
@@ -203,12 +203,18 @@ fn remembered(place: &Place) -> Option<RememberedStorage> {
 }
 
 /// Returns the files that are opened for the gateway: keys of repositories, and others that may be exchanged.
-fn openable(args: &ServerArgs, ring: &KeyRing, places: &Places, settings: &Settings) -> Openable {
-    let keys = places.values().flat_map(|place| KEY_FILES.map(|extension| place.keys.file_of(extension)));
+fn openable(
+    args: &ServerArgs,
+    (ring, keys): (&KeyRing, &Path),
+    places: &Places,
+    settings: &Settings,
+) -> Openable {
     let authorities = places.values().filter_map(|place| remembered(place)?.settings.ca);
     let named = args.tls.files().chain(ring.files()).chain(&settings.passphrase_file).cloned();
-    let files = named.chain(keys).chain(authorities);
-    files.fold(Openable::of_machine(), |openable, file| openable.file(&file))
+    let openable =
+        named.chain(authorities).fold(Openable::of_machine(), |openable, file| openable.file(&file));
+    let folders: BTreeSet<&Path> = places.values().map(|place| place.keys.folder()).chain([keys]).collect();
+    folders.into_iter().fold(openable, Openable::signing_keys)
 }
 
 /// Warns of repositories that can't be published to now.
