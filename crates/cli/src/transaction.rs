@@ -3,7 +3,7 @@
 //! ```text
 //!  TRANSACTIONS/ID/record.json   repository, base revision, command; replaced as a whole
 //!                  lock          held by the process that runs its command, publishes or drops it
-//!                  upper/ work/  folders of the overlay
+//!                  upper/ work/  folders of the overlay; upper-N and work-N after the Nth rebase
 //!                  cache/        objects of a bucket that needs credentials for reading
 //!                  lease         token of the lease, if a gateway publishes
 //! ```
@@ -12,6 +12,7 @@
 
 mod line;
 mod open;
+mod rebase;
 mod record;
 mod removal;
 mod session;
@@ -135,10 +136,7 @@ impl Transactions {
             record.id.clone_from(&id);
             let transaction = Transaction { id, folder, record: Ok(record) };
             let lock = transaction.take()?;
-            for name in [UPPER, WORK] {
-                let path = transaction.folder.join(name);
-                private(&path, false).context(Kind::Failed, failed(&path))?;
-            }
+            transaction.make_layer().context(Kind::Failed, failed(&transaction.folder))?;
             transaction.write()?;
             return Ok((transaction, lock));
         }
@@ -235,11 +233,18 @@ impl Transaction {
     }
 
     pub(crate) fn upper_folder(&self) -> PathBuf {
-        self.folder.join(UPPER)
+        self.layer(UPPER)
     }
 
     pub(crate) fn work_folder(&self) -> PathBuf {
-        self.folder.join(WORK)
+        self.layer(WORK)
+    }
+
+    fn layer(&self, name: &str) -> PathBuf {
+        match self.record.as_ref().map_or(0, |record| record.layer) {
+            0 => self.folder.join(name),
+            layer => self.folder.join(format!("{name}-{layer}")),
+        }
     }
 
     /// Returns the folder for a cache that no other process uses.

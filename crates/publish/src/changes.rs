@@ -130,12 +130,30 @@ impl Changes {
         self.directories.remove(directory);
     }
 
+    /// Removes the changes of an entry and of everything below it; returns true if there were any.
+    pub(crate) fn drop_at(&mut self, path: &[u8]) -> bool {
+        let is_changed = |changes: &Self| match path::split(path) {
+            None => changes.root.is_some(),
+            Some((directory, name)) => {
+                changes.get(directory).is_some_and(|change| change.entries.contains_key(name))
+            }
+        };
+        let found = self.affects(path) || is_changed(self);
+        self.forget_below(path);
+        match path::split(path) {
+            None => self.root = None,
+            Some((directory, name)) => self.revert(directory, name),
+        }
+        found
+    }
+
     /// Returns the new and changed entries.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.directories.values().flat_map(|change| change.entries.values().flatten())
     }
 
-    fn forget_below(&mut self, directory: &[u8]) {
+    /// Removes all changes of a directory's entries, and of everything below them.
+    pub(crate) fn forget_below(&mut self, directory: &[u8]) {
         let below: Vec<Vec<u8>> = self.below(directory).cloned().collect();
         for path in below {
             self.directories.remove(&path);

@@ -31,6 +31,7 @@ use esker_repository::{
 use esker_store::Swap;
 
 use crate::changes::Changes;
+use crate::choices::Resolved;
 use crate::error::PublishError;
 use crate::profiles::Profiles;
 use crate::progress::Phase;
@@ -38,7 +39,7 @@ use crate::report::Report;
 use crate::revision::{Context, PublishOptions};
 use crate::revived_objects::revived_objects;
 
-use prepared::{Prepared, Written};
+use prepared::Prepared;
 
 pub(crate) use submit::submit_tags;
 
@@ -132,31 +133,38 @@ pub(crate) fn commit(
 pub(crate) struct StagedRevision {
     /// The revision that it is made of.
     pub(crate) base: Base,
-    /// Root catalog and its plain size.
-    pub(crate) root: (ContentHash, u64),
+    /// Root catalog and its plain size, if that is known; those of the base if nothing changes.
+    pub(crate) root: (ContentHash, Option<u64>),
     /// Objects of all new and changed entries, and of the catalogs.
     pub(crate) objects: BTreeSet<ObjectName>,
+    /// Conflicts that the publisher has decided.
+    pub(crate) resolved: Vec<Resolved>,
     /// Files and catalogs that exceed limits.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Stores the catalogs of changes without publishing them; none if nothing changes.
+/// Stores the catalogs of changes on top of the newest revision, without publishing them.
 pub(crate) fn stage(
     context: &Context<'_>,
     changes: &Changes,
     options: &mut PublishOptions<'_>,
-) -> Result<Option<StagedRevision>, PublishError> {
+) -> Result<StagedRevision, PublishError> {
     let prepared = Prepared::new(context, changes, context.repository.read_head()?, options)?;
     options.check_stop()?;
     let BranchHead { revision, root, size, .. } = prepared.onto;
     let base = Base { revision, root, size, ..context.base };
-    let staged = |written: Written| StagedRevision {
+    let mut staged = StagedRevision {
         base,
-        root: (written.root.hash, written.root.size),
-        objects: written.objects,
-        warnings: written.over_limits.warnings().collect(),
+        root: (root, size),
+        objects: prepared.objects(),
+        resolved: prepared.resolved,
+        warnings: Vec::new(),
     };
-    Ok(prepared.written.map(staged))
+    if let Some(written) = prepared.written {
+        staged.root = (written.root.hash, Some(written.root.size));
+        staged.warnings.extend(written.over_limits.warnings());
+    }
+    Ok(staged)
 }
 
 /// Returns true if a prepared revision was published after a head and before another one: an object storage may lose the answer
@@ -192,6 +200,7 @@ fn report_revision(
     options: &PublishOptions<'_>,
     report: &mut Report,
 ) {
+    report.resolved.clone_from(&prepared.resolved);
     let Some(written) = &prepared.written else { return };
     (report.revision, report.root, report.tag) = (written.revision, written.root.hash.to_string(), tag);
     (report.catalogs_written, report.catalog_bytes) = written.catalogs;

@@ -33,6 +33,8 @@ pub enum PublishError {
         base: u64,
         /// Revision that is published now.
         head: u64,
+        /// True if the changes are those of a transaction, for which [`crate::Choices`] decide.
+        is_transaction: bool,
     },
     /// A gateway that compares no revisions published the change over those of other publishers.
     #[error(
@@ -49,6 +51,9 @@ pub enum PublishError {
         /// Revision with the changes of the others.
         before: u64,
     },
+    /// A transaction has no changes where some are to be left out.
+    #[error("the transaction changes nothing at `{0}`")]
+    Unchanged(String),
     /// The change removes most of the repository and was not confirmed.
     #[error(
         "this removes {} of the repository's {} entries, which is more than half of them",

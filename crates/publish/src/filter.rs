@@ -1,11 +1,12 @@
 //! Rules for the paths that a publisher publishes, and for their owners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use esker_format::write::catalog::Entry;
+use esker_repository::path;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use crate::error::PublishError;
@@ -19,6 +20,8 @@ pub struct Filter {
     /// Rules in the order in which they were read; later ones go before earlier ones.
     lines: Vec<String>,
     rules: Option<Gitignore>,
+    /// Paths whose changes are left out, with all below them.
+    pub(crate) left_out: BTreeSet<Vec<u8>>,
     /// Map of the users of the source.
     pub uids: OwnerMap,
     /// Map of the groups of the source.
@@ -52,6 +55,9 @@ impl Filter {
     /// Returns true if the entry of this path, below the source, is not published. The entries of an ignored directory are not
     /// asked for.
     pub(crate) fn ignores(&self, path: &[u8], is_directory: bool) -> bool {
+        if self.left_out.iter().any(|left_out| path::is_within(path, left_out)) {
+            return true;
+        }
         let Some(rules) = &self.rules else { return false };
         let path = path.strip_prefix(b"/").unwrap_or(path);
         !path.is_empty() && rules.matched(Path::new(OsStr::from_bytes(path)), is_directory).is_ignore()

@@ -15,6 +15,7 @@ mod base;
 mod bundles;
 mod catalogs;
 mod changes;
+mod choices;
 mod clusters;
 mod commit;
 mod content_index;
@@ -56,6 +57,7 @@ mod tidy;
 mod trigger_flags;
 
 pub use base::BaseRevision;
+pub use choices::{Choices, Resolved, Side};
 pub use clusters::{Cluster, clusters, extent};
 pub use commit::TagRequest;
 pub use copy_tree::CopyTree;

@@ -19,6 +19,9 @@ mod origin;
 mod same;
 mod walk;
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -35,6 +38,7 @@ use rustix::io::Errno;
 
 use crate::base::BaseRevision;
 use crate::changes::{Changes, NewTree};
+use crate::choices::Choices;
 use crate::content_index::ContentIndex;
 use crate::dirtab::Dirtab;
 use crate::error::PublishError;
@@ -46,11 +50,14 @@ use crate::progress::Phase;
 use crate::report::Report;
 use crate::revision::{Context, Empty, PublishOptions};
 use crate::source::Source;
+use crate::staged::Staged;
 use crate::tidy::tidy;
 
 use access::Access;
 use esker_repository::{
-    ChangeKind, Repository, RepositoryError, Settings, Storage, path,
+    ChangeKind, Repository, RepositoryError, Settings, Storage,
+    entry::is_same_directory,
+    path,
     published::{Published, read_small_file},
 };
 use walk::{Walk, Walked};
@@ -76,6 +83,8 @@ pub struct Upper {
 pub struct PublishUpper<'r> {
     /// The upper folder.
     pub upper: Upper,
+    /// Decisions about conflicts with later revisions, and about changes that are left out.
+    pub choices: Choices,
     /// Options of the publish.
     pub options: PublishOptions<'r>,
 }
@@ -120,7 +129,7 @@ impl Upper {
     /// Lists the changed paths. Needs the folder of the repository, and neither keys nor a valid whitelist.
     pub fn changes(&self, repository: &Path, stop: &AtomicBool) -> Result<Vec<PathChange>, PublishError> {
         let base = self.open_base(repository)?;
-        let planned = self.plan(&base, stop)?;
+        let planned = self.plan(&base, &Choices::default(), stop)?;
         let origin = self.origin.as_ref().unwrap_or(&self.base);
         let origin = Published::with_root(base.sink, origin.root, origin.size);
         planned.list(&origin, &planned.changes(&base.published, &origin)?)
@@ -161,11 +170,12 @@ impl Upper {
     }
 
     /// Compares the folder with its base.
-    fn plan(&self, base: &Lower, stop: &AtomicBool) -> Result<Planned, PublishError> {
+    fn plan(&self, base: &Lower, choices: &Choices, stop: &AtomicBool) -> Result<Planned, PublishError> {
         let Lower { sink, published, settings } = base;
         let within = path::normalise(&self.within)?;
         let access = Access::open(&self.folder)?;
         let mut filter = self.filter.clone();
+        filter.left_out.clone_from(choices.dropped());
         self.add_ignored(&mut filter, base)?;
         let source = Source::open(&self.folder)?;
         let walk = Walk {
@@ -196,14 +206,40 @@ impl Upper {
             rules.follow_in(published, &mut plan.changes, empty, &directory)?;
         }
         tidy(published, &mut plan.changes)?;
-        Ok(Planned { plan, within, _access: access })
+        let mut dropped = BTreeMap::new();
+        for path in choices.dropped() {
+            revert_times_above(published, path, &mut plan.changes)?;
+            let below = OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path));
+            dropped.insert(path.clone(), self.folder.join(below).symlink_metadata().is_ok());
+        }
+        Ok(Planned { plan, within, dropped, _access: access })
     }
+}
+
+/// Reverts the times of the directories above a path that have no other change.
+fn revert_times_above(published: &Published, path: &[u8], changes: &mut Changes) -> Result<(), PublishError> {
+    let mut above = path::split(path).map(|(directory, _)| directory);
+    while let Some(directory) = above {
+        if changes.get(directory).is_some_and(|change| !change.entries.is_empty()) {
+            break;
+        }
+        let tree = NewTree { published, changes };
+        if let (Some(old), Some(new)) = (published.entry(directory)?, tree.entry(directory)?)
+            && is_same_directory(&old, &new)
+        {
+            changes.drop_at(directory);
+        }
+        above = path::split(directory).map(|(directory, _)| directory);
+    }
+    Ok(())
 }
 
 /// Changes of an upper folder.
 struct Planned {
     plan: Plan,
     within: Vec<u8>,
+    /// Paths that are left out; true for those at which the upper folder has something.
+    dropped: BTreeMap<Vec<u8>, bool>,
     /// Keeps the folder readable.
     _access: Access,
 }
@@ -211,10 +247,17 @@ struct Planned {
 impl Planned {
     /// Returns the changes of the published revision that the lower layer was made of.
     fn changes(&self, lower: &Published, origin: &Published) -> Result<Changes, PublishError> {
-        if lower.root_hash() == origin.root_hash() {
-            return Ok(self.plan.changes.clone());
+        let mut changes = match lower.root_hash() == origin.root_hash() {
+            true => self.plan.changes.clone(),
+            false => origin::difference(origin, NewTree { published: lower, changes: &self.plan.changes })?,
+        };
+        for (path, is_there) in &self.dropped {
+            if !changes.drop_at(path) && !is_there {
+                return Err(PublishError::Unchanged(path::shown(path)));
+            }
+            revert_times_above(origin, path, &mut changes)?;
         }
-        Ok(origin::difference(origin, NewTree { published: lower, changes: &self.plan.changes })?)
+        Ok(changes)
     }
 
     /// Lists the changed paths. Fails if one is outside of the directory that may change.
@@ -263,27 +306,51 @@ impl PublishUpper<'_> {
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let context = self.context(repository, now)?;
         context.check_tag(&self.options)?;
-        let (lower, mut planned) = self.plan(&context)?;
+        let index = ContentIndex::of(repository).kept();
+        let (changed, mut report) = self.store(&context, &index)?;
+        context.publish(&changed, Some(&index), &mut self.options, &mut report)?;
+        Ok(report)
+    }
+
+    /// Stores the changes on top of the newest revision, and publishes nothing. Ignored entries are left behind.
+    pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, PublishError> {
+        let newest = repository.begin_on(self.options.tag.branch.as_ref())?;
+        let context = self.context(repository, now)?;
+        let index = ContentIndex::of(repository).kept();
+        let (changed, report) = self.store(&context, &index)?;
+        let mut staged = Staged::new(&context, &changed, &mut self.options, report.warnings)?;
+        staged.warnings.extend(index.write().err().map(|error| error.to_string()));
+        (staged.base.collections, staged.origin.collections) = (newest.collections, newest.collections);
+        Ok(staged)
+    }
+
+    /// Stores the new contents. Returns the changes of the published revision, and the begin of the report.
+    fn store(
+        &mut self,
+        context: &Context<'_>,
+        index: &ContentIndex,
+    ) -> Result<(Changes, Report), PublishError> {
+        let (lower, mut planned) = self.plan(context)?;
         let changed = planned.changes(&lower, &context.published)?;
         let changes = planned.list(&context.published, &changed)?;
         let differences = counts(&changes, planned.plan.differences);
         let scanned = context.seconds();
         context.check_files(&changed)?;
         context.confirm_shrink(differences.removed.total(), &mut self.options)?;
-        let index = ContentIndex::of(repository).kept();
-        self.store(&context, &mut planned.plan, &index)?;
+        self.store_contents(context, &mut planned.plan, index)?;
         tidy(&lower, &mut planned.plan.changes)?;
         let changed = planned.changes(&lower, &context.published)?;
         let mut report = context.report(differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
-        context.publish(&changed, Some(&index), &mut self.options, &mut report)?;
-        Ok(report)
+        Ok((changed, report))
     }
 
     fn context<'c>(&self, repository: &'c Repository, now: UnixTime) -> Result<Context<'c>, PublishError> {
         let base = self.upper.origin.as_ref().unwrap_or(&self.upper.base);
-        Context::without_index(repository, base.base(), now)
+        let mut context = Context::without_index(repository, base.base(), now)?;
+        context.choices = Some(self.choices.clone());
+        Ok(context)
     }
 
     /// Returns the lower layer, and what the upper folder changes in it.
@@ -293,12 +360,12 @@ impl PublishUpper<'_> {
         let sink: Arc<dyn Sink> = context.repository.storage().sink().clone();
         let published = Published::with_root(sink.clone(), self.upper.base.root, self.upper.base.size);
         let lower = Lower { sink, published, settings: *context.repository.settings() };
-        let planned = self.upper.plan(&lower, stop)?;
+        let planned = self.upper.plan(&lower, &self.choices, stop)?;
         Ok((lower.published, planned))
     }
 
     /// Stores the new contents, and fills in where they went.
-    fn store(
+    fn store_contents(
         &mut self,
         context: &Context<'_>,
         plan: &mut Plan,

@@ -6,6 +6,7 @@ use std::error::Error as _;
 use esker_repository::RepositoryError;
 use serde::Serialize;
 
+use crate::choices::Resolved;
 use crate::limits::OverLimits;
 use crate::over_limit::OverLimit;
 use crate::path_changes::PathChange;
@@ -50,6 +51,9 @@ pub struct Report {
     pub catalog_bytes: u64,
     /// Files and catalogs of the revision that exceed limits; the first ones, if there are many.
     pub over_limits: Vec<OverLimit>,
+    /// Conflicts with a later revision that the publisher has decided.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resolved: Vec<Resolved>,
     /// Problems that did not affect the revision.
     pub warnings: Vec<String>,
     /// Seconds for each phase.

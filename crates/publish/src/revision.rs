@@ -18,6 +18,7 @@ use esker_store::Sink;
 
 use crate::balance;
 use crate::changes::{Changes, NewTree};
+use crate::choices::Choices;
 use crate::commit::{self, TagRequest};
 use crate::content_index::ContentIndex;
 use crate::error::PublishError;
@@ -83,6 +84,8 @@ pub(crate) struct Context<'r> {
     pub(crate) started: Instant,
     /// Rules of a submission; none for a publisher with keys.
     pub(crate) submission: Option<SubmissionRules<'r>>,
+    /// Decisions about the changes of a transaction; none for other changes.
+    pub(crate) choices: Option<Choices>,
     empty: Empty,
 }
 
@@ -184,6 +187,7 @@ impl<'r> Context<'r> {
             base,
             repository,
             submission: None,
+            choices: None,
             target: Vec::new(),
             now,
             started,

@@ -6,7 +6,8 @@ use esker_format::object::ObjectName;
 
 use crate::base::BaseRevision;
 use crate::changes::Changes;
-use crate::commit;
+use crate::choices::Resolved;
+use crate::commit::{self, StagedRevision};
 use crate::error::PublishError;
 use crate::revision::{Context, PublishOptions};
 
@@ -19,6 +20,8 @@ pub struct Staged {
     pub origin: BaseRevision,
     /// Objects that were stored for it, or that are used again.
     pub stored: BTreeSet<ObjectName>,
+    /// Conflicts with a later revision that the publisher has decided.
+    pub resolved: Vec<Resolved>,
     /// Problems that did not affect the revision.
     pub warnings: Vec<String>,
 }
@@ -31,14 +34,10 @@ impl Staged {
         options: &mut PublishOptions<'_>,
         mut warnings: Vec<String>,
     ) -> Result<Self, PublishError> {
-        let (origin, root, size, stored) = match commit::stage(context, changes, options)? {
-            Some(staged) => {
-                warnings.extend(staged.warnings);
-                (staged.base, staged.root.0, Some(staged.root.1), staged.objects)
-            }
-            None => (context.base, context.base.root, context.base.size, BTreeSet::new()),
-        };
-        let origin = BaseRevision::from(origin);
-        Ok(Self { base: BaseRevision { root, size, ..origin.clone() }, origin, stored, warnings })
+        let StagedRevision { base, root: (root, size), objects: stored, resolved, warnings: more } =
+            commit::stage(context, changes, options)?;
+        warnings.extend(more);
+        let origin = BaseRevision::from(base);
+        Ok(Self { base: BaseRevision { root, size, ..origin.clone() }, origin, stored, resolved, warnings })
     }
 }

@@ -57,6 +57,12 @@ pub fn take_content(entry: &mut Entry, from: &Entry) {
     entry.flags = Flags(entry.flags.0 & !kept | from.flags.0 & kept);
 }
 
+/// Returns true if two entries are directories with the same mode, owner and attributes; their times may differ.
+pub fn is_same_directory(a: &Entry, b: &Entry) -> bool {
+    let (mtime, mtime_ns) = (b.mtime, b.mtime_ns);
+    a.is_directory() && b.is_directory() && is_same(&Entry { mtime, mtime_ns, ..a.clone() }, b)
+}
+
 /// Returns true if two entries of the same path have the same attributes and content.
 pub fn is_same(old: &Entry, new: &Entry) -> bool {
     shows_same(old, new) && is_same_content(old, new)

@@ -1,3 +1,4 @@
+mod choices;
 mod finish;
 mod list;
 mod show;

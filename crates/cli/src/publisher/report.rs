@@ -1,7 +1,7 @@
 //! Prints the result of a publish, as text or JSON.
 
 use esker_maintain::Collected;
-use esker_publish::{BundleCounts, PathChange, Report};
+use esker_publish::{BundleCounts, PathChange, Report, Side};
 use esker_repository::ChangeKind;
 
 use crate::error::{Failure, warn};
@@ -9,6 +9,8 @@ use crate::output::{Output, size};
 
 /// Maximum number of paths in the text of a dry run.
 const LISTED_MAX: usize = 50;
+/// Maximum number of paths of other lists in the text of a report.
+const NAMED_MAX: usize = 10;
 
 /// Prints the report of a publish.
 ///
@@ -74,6 +76,10 @@ pub(super) fn print(
             differences.xattrs_left_out
         );
         out.line(format!("  {}", out.warning(&text)))?;
+    }
+    for chosen in report.resolved.iter().take(NAMED_MAX) {
+        let side = if chosen.side == Side::Ours { "ours" } else { "theirs" };
+        out.line([format!("  {side:9} ").as_bytes(), &*out.name(chosen.path.as_bytes())].concat())?;
     }
     if report.bundles.bundles > 0 {
         let BundleCounts { bundles, files, files_missing } = report.bundles;

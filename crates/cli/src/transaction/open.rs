@@ -33,6 +33,11 @@ impl Transaction {
 
     /// Records the transaction in its repository. Fails if a collect takes the base, or an object that was stored for it.
     pub(crate) fn keep_base(&self, stored: &BTreeSet<ObjectName>) -> Result<(), Failure> {
+        self.keep(Vec::new(), stored)
+    }
+
+    /// Records the transaction as [`Self::keep_base`] does, with more root catalogs to keep.
+    pub(super) fn keep(&self, also: Vec<String>, stored: &BTreeSet<ObjectName>) -> Result<(), Failure> {
         let failed =
             |error: RepositoryError| crate::publisher::of_operation("can't begin a transaction", &error);
         let record = self.record()?;
@@ -40,7 +45,19 @@ impl Transaction {
             // The process that collects has another state folder.
             return Ok(());
         }
-        self.open_work()?.begin(&record.storage, stored, Some(record.collections)).map_err(failed)
+        let mut work = self.open_work()?;
+        work.roots.extend(also);
+        work.begin(&record.storage, stored, Some(record.collections)).map_err(failed)
+    }
+
+    /// Records the transaction with its own roots only, which it has kept all the time.
+    pub(super) fn keep_again(&self) {
+        if let (Ok(work), Ok(record)) = (self.open_work(), &self.record)
+            && !RememberedGateway::is_at(&record.storage)
+        {
+            // A record with more roots keeps more, until the transaction ends.
+            let _ = work.begin(&record.storage, &BTreeSet::new(), None);
+        }
     }
 
     /// Tells a repository in object storage that the transaction has ended; in a folder, its removal does.

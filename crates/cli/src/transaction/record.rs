@@ -71,6 +71,9 @@ pub(crate) struct Record {
     /// The published revision that the changes are made to, if an archive was unpacked first: then `root` is not published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<Origin>,
+    /// Number of times that the changes were moved to a newer revision.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) layer: u32,
     /// The directory of the repository that may change.
     pub(crate) path: String,
     /// The branch that is published on; none for the one of the head.
@@ -84,4 +87,9 @@ pub(crate) struct Record {
     pub(crate) started: i64,
     /// Result of the last command; `None` while it runs.
     pub(crate) outcome: Option<Outcome>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

@@ -1,6 +1,7 @@
 //! `esker transaction`: commands change the repository, and their changes are published, kept or dropped.
 
 mod attributes;
+mod conflicts;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};

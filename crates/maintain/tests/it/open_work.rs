@@ -99,7 +99,11 @@ fn a_collect_keeps_the_base_of_an_open_transaction_until_it_ends() {
     read_base(&workshop, &open).unwrap();
     // It can be published still.
     let mut progress = |_| ();
-    let mut publish = PublishUpper { upper: open.upper.clone(), options: options(&mut progress) };
+    let mut publish = PublishUpper {
+        upper: open.upper.clone(),
+        choices: Default::default(),
+        options: options(&mut progress),
+    };
     publish.run(&workshop.open(), now()).unwrap();
     workshop.check().assert_clean();
     assert!(has(&workshop, "nested/new"));
@@ -147,7 +151,11 @@ fn the_unpublished_base_of_a_template_is_kept_with_the_published_one() {
     publish(&workshop, 2);
     collect(&workshop).unwrap();
     read_base(&workshop, &open).unwrap();
-    let mut publish = PublishUpper { upper: open.upper.clone(), options: options(&mut progress) };
+    let mut publish = PublishUpper {
+        upper: open.upper.clone(),
+        choices: Default::default(),
+        options: options(&mut progress),
+    };
     publish.run(&workshop.open(), now()).unwrap();
     workshop.check().assert_clean();
     assert!(has(&workshop, "copy/file"));

@@ -57,7 +57,8 @@ pub(crate) fn transaction(world: &World, change: impl FnOnce(&Path)) -> Result<R
     upper.prepare(&world.root()).unwrap();
     change(folder.path());
     let mut progress = |_| ();
-    PublishUpper { upper, options: options(&mut progress) }.run(&repository, now())
+    PublishUpper { upper, choices: Default::default(), options: options(&mut progress) }
+        .run(&repository, now())
 }
 
 /// Writes what an overlay copies up of a file that was published at a path.

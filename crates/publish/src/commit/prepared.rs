@@ -9,6 +9,7 @@ use esker_repository::{BranchHead, ReadHead, entry::objects_of, published::Publi
 use crate::balance;
 use crate::catalogs::{Built, CatalogBuilder};
 use crate::changes::{Changes, NewTree};
+use crate::choices::Resolved;
 use crate::error::PublishError;
 use crate::limits::{self, OverLimits};
 use crate::report::AddedBundles;
@@ -22,6 +23,8 @@ pub(super) struct Prepared {
     /// The revision that is replaced: that of the head, or of another branch.
     pub(super) onto: BranchHead,
     pub(super) bundles: AddedBundles,
+    /// Conflicts that the publisher has decided.
+    pub(super) resolved: Vec<Resolved>,
     /// The new catalogs; none if nothing changes.
     pub(super) written: Option<Written>,
 }
@@ -52,18 +55,24 @@ impl Prepared {
         let onto = BranchHead::find(context.repository, &head.verified, branch)?;
         let moved = onto.root != context.base.root;
         let published = context.published.other((onto.root, onto.size));
-        if moved
-            && let Rebased::Conflict { paths, count } = rebase(&context.published, &published, &mut changes)?
-        {
-            let (base, head) = (context.base.revision, onto.revision);
-            return Err(PublishError::Conflict { paths, count, base, head });
+        let mut resolved = Vec::new();
+        if moved {
+            let choices = context.choices.clone().unwrap_or_default();
+            match rebase(&context.published, &published, &mut changes, &choices)? {
+                Rebased::Done { decided } => resolved = decided,
+                Rebased::Conflict { paths, count } => {
+                    let (base, head) = (context.base.revision, onto.revision);
+                    let is_transaction = context.choices.is_some();
+                    return Err(PublishError::Conflict { paths, count, base, head, is_transaction });
+                }
+            }
         }
         let bundles = context.add_bundles(&published, &mut changes, &options.profiles, true)?;
         let written = match changes.is_empty() {
             true => None,
             false => Some(write(context, &published, &mut changes, (&head, &onto), options.threads)?),
         };
-        Ok(Self { head, onto, bundles, written })
+        Ok(Self { head, onto, bundles, resolved, written })
     }
 
     /// Returns the objects that the changes and the new catalogs name.

@@ -2,17 +2,26 @@
 //!
 //! Each changed path is compared between both revisions. A path that is the same in both takes the change. One that the
 //! later revision changed to the same thing needs none. Directories that both made, or whose times alone differ, are
-//! joined. Everything else is a conflict. Markers and bundles that publishers make by themselves never are.
+//! joined. Everything else is a conflict, which is an error unless the publisher has chosen a side. Markers and bundles that
+//! publishers make by themselves never are.
 
 use std::collections::BTreeMap;
 
 use esker_format::catalog::Flags;
 use esker_format::write::catalog::Entry;
-use esker_repository::{entry, path, published::Published};
+use esker_repository::{
+    entry::{self, is_same_directory},
+    path,
+    published::Published,
+};
 
 use crate::changes::{Changes, DirectoryChange, NewTree};
+use crate::choices::{Choices, Resolved, Side};
 use crate::error::PublishError;
 use crate::trigger_flags::with_flags_mended;
+
+/// Entries of a directory by name.
+type Listing = BTreeMap<Vec<u8>, Entry>;
 
 /// Maximum number of listed paths of a conflict.
 const NAMED_MAX: usize = 20;
@@ -21,7 +30,10 @@ const NAMED_MAX: usize = 20;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rebased {
     /// The changes fit the later revision.
-    Done,
+    Done {
+        /// Conflicts that the publisher has decided.
+        decided: Vec<Resolved>,
+    },
     /// Both revisions and the changes differ at these paths.
     Conflict {
         /// The first paths.
@@ -36,8 +48,11 @@ pub(super) fn rebase(
     base: &Published,
     head: &Published,
     changes: &mut Changes,
+    choices: &Choices,
 ) -> Result<Rebased, PublishError> {
-    let mut rebase = Rebase { base, head, named: Vec::new(), count: 0 };
+    let mine = changes.clone();
+    let (decided, named, count) = Default::default();
+    let mut rebase = Rebase { base, head, mine: &mine, choices, decided, named, count };
     rebase.root(changes)?;
     let mut mixed = Vec::new();
     for directory in changes.paths() {
@@ -55,12 +70,16 @@ pub(super) fn rebase(
             changes.put(&directory, entry);
         }
     }
-    Ok(Rebased::Done)
+    Ok(Rebased::Done { decided: rebase.decided })
 }
 
 struct Rebase<'r> {
     base: &'r Published,
     head: &'r Published,
+    /// The changes as they were computed from the base.
+    mine: &'r Changes,
+    choices: &'r Choices,
+    decided: Vec<Resolved>,
     named: Vec<String>,
     count: u64,
 }
@@ -80,11 +99,18 @@ enum Verdict {
 }
 
 impl Rebase<'_> {
-    fn conflict(&mut self, path: &[u8]) {
-        if self.named.len() < NAMED_MAX {
-            self.named.push(path::shown(path));
+    /// Notes a conflict, and returns the side that the publisher has chosen.
+    fn conflict(&mut self, path: &[u8]) -> Option<Side> {
+        let side = self.choices.side(path);
+        let shown = path::shown(path);
+        match side {
+            Some(side) => self.decided.push(Resolved { path: shown, side }),
+            None => {
+                self.count += 1;
+                self.named.extend((self.named.len() < NAMED_MAX).then_some(shown));
+            }
         }
-        self.count += 1;
+        side
     }
 
     fn root(&mut self, changes: &mut Changes) -> Result<(), PublishError> {
@@ -94,7 +120,11 @@ impl Rebase<'_> {
             Verdict::Apply | Verdict::ApplyIfSameBelow => {}
             Verdict::Drop => changes.root = None,
             Verdict::Join(joined) => changes.root = Some(joined),
-            Verdict::Conflict => self.conflict(b""),
+            Verdict::Conflict => {
+                if self.conflict(b"") == Some(Side::Theirs) {
+                    changes.root = None;
+                }
+            }
         }
         Ok(())
     }
@@ -111,44 +141,77 @@ impl Rebase<'_> {
             let old = listed(self.base, directory)?;
             let is_idle = |name: &Vec<u8>, ours: &Option<Entry>| match (old.get(name), ours) {
                 (_, None) => true,
-                (Some(old), Some(ours)) => same_directory(old, ours),
+                (Some(old), Some(ours)) => is_same_directory(old, ours),
                 (None, Some(_)) => false,
             };
-            match change.entries.iter().all(|(name, ours)| is_idle(name, ours)) {
-                true => changes.forget(directory),
-                false => self.conflict(directory),
+            if change.entries.iter().all(|(name, ours)| is_idle(name, ours)) {
+                changes.forget(directory);
+                return Ok(false);
+            }
+            match self.conflict(directory) {
+                Some(Side::Ours) => self.remake(directory, changes)?,
+                Some(Side::Theirs) => changes.forget_below(directory),
+                None => {}
             }
             return Ok(false);
         }
         let (old, new) = (listed(self.base, directory)?, listed(self.head, directory)?);
         for (name, ours) in &change.entries {
             let path = path::join(directory, name);
-            let verdict = judge(old.get(name), new.get(name), ours.as_ref());
-            match verdict {
+            match judge(old.get(name), new.get(name), ours.as_ref()) {
                 Verdict::Apply => {}
                 Verdict::Drop => changes.revert(directory, name),
                 Verdict::Join(joined) => changes.put(directory, joined),
-                Verdict::Conflict => self.conflict(&path),
-                Verdict::ApplyIfSameBelow => self.compare_below(&path)?,
+                Verdict::Conflict => {
+                    if self.conflict(&path) == Some(Side::Theirs) {
+                        if !new.get(name).is_some_and(Entry::is_directory) {
+                            changes.forget_below(&path);
+                        }
+                        changes.revert(directory, name);
+                    }
+                }
+                Verdict::ApplyIfSameBelow => {
+                    if self.compare_below(&path)? {
+                        changes.revert(directory, name);
+                    }
+                }
             }
         }
         self.groups(directory, &change, &old, &new);
         if change.fresh {
             let others = |name: &&Vec<u8>| !change.entries.contains_key(*name);
-            self.compare_names(directory, &old, &new, others)?;
+            if self.compare_names(directory, &old, &new, others)? {
+                changes.touch(directory).fresh = false;
+            }
         }
         Ok(true)
     }
 
+    /// Makes a directory again that the head lacks, with what the changes put in it.
+    fn remake(&self, directory: &[u8], changes: &mut Changes) -> Result<(), PublishError> {
+        let mine = NewTree { published: self.base, changes: self.mine };
+        for path in path::ancestry(directory) {
+            let Some((parent, _)) = path::split(path) else { continue };
+            let there = NewTree { published: self.head, changes }.entry(path)?;
+            if !there.is_some_and(|entry| entry.is_directory())
+                && let Some(entry) = mine.entry(path)?
+            {
+                changes.put(parent, entry);
+            }
+        }
+        let old = listed(self.base, directory)?;
+        for (name, ours) in self.mine.get(directory).iter().flat_map(|change| &change.entries) {
+            let is_idle = |ours: &Entry| old.get(name).is_some_and(|old| is_same_directory(old, ours));
+            if ours.as_ref().is_none_or(is_idle) {
+                changes.revert(directory, name);
+            }
+        }
+        Ok(())
+    }
+
     /// Hard links are numbered within their directory. Numbers of ours mean nothing once the other side changed them.
-    fn groups(
-        &mut self,
-        directory: &[u8],
-        change: &DirectoryChange,
-        old: &BTreeMap<Vec<u8>, Entry>,
-        new: &BTreeMap<Vec<u8>, Entry>,
-    ) {
-        let numbers = |entries: &BTreeMap<Vec<u8>, Entry>| -> Vec<(Vec<u8>, u32)> {
+    fn groups(&mut self, directory: &[u8], change: &DirectoryChange, old: &Listing, new: &Listing) {
+        let numbers = |entries: &Listing| -> Vec<(Vec<u8>, u32)> {
             let grouped = entries.iter().filter(|(_, entry)| entry.hardlink_group != 0);
             grouped.map(|(name, entry)| (name.clone(), entry.hardlink_group)).collect()
         };
@@ -160,62 +223,72 @@ impl Rebase<'_> {
             grouped && !matches!(judge(old.get(*name), new.get(*name), entry.as_ref()), Verdict::Conflict)
         });
         for (name, _) in ours {
-            self.conflict(&path::join(directory, name));
+            let _ = self.conflict(&path::join(directory, name));
         }
     }
 
-    /// Finds conflicts with the removal of a directory and all its entries.
-    fn compare_below(&mut self, directory: &[u8]) -> Result<(), PublishError> {
+    /// Finds conflicts with the removal of a directory and all its entries. Returns true if the head's side is chosen for one,
+    /// which keeps all of them.
+    fn compare_below(&mut self, directory: &[u8]) -> Result<bool, PublishError> {
+        let mut keeps = false;
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {
             if self.base.owner(&directory)?.hash == self.head.owner(&directory)?.hash {
                 continue;
             }
             let (old, new) = (listed(self.base, &directory)?, listed(self.head, &directory)?);
-            waiting.extend(self.compare(&directory, &old, &new, |_| true));
+            let (below, is_kept) = self.compare(&directory, &old, &new, |_| true);
+            waiting.extend(below);
+            keeps |= is_kept;
         }
-        Ok(())
+        Ok(keeps)
     }
 
     fn compare_names(
         &mut self,
         directory: &[u8],
-        old: &BTreeMap<Vec<u8>, Entry>,
-        new: &BTreeMap<Vec<u8>, Entry>,
+        old: &Listing,
+        new: &Listing,
         which: impl Fn(&&Vec<u8>) -> bool,
-    ) -> Result<(), PublishError> {
-        for below in self.compare(directory, old, new, which) {
-            self.compare_below(&below)?;
+    ) -> Result<bool, PublishError> {
+        let (below, mut keeps) = self.compare(directory, old, new, which);
+        for directory in below {
+            keeps |= self.compare_below(&directory)?;
         }
-        Ok(())
+        Ok(keeps)
     }
 
-    /// Compares entries of a directory; returns the directories that are in both.
+    /// Compares entries of a directory; returns the directories that are in both, and true if the head's side is chosen for a
+    /// conflict.
     fn compare(
         &mut self,
         directory: &[u8],
-        old: &BTreeMap<Vec<u8>, Entry>,
-        new: &BTreeMap<Vec<u8>, Entry>,
+        old: &Listing,
+        new: &Listing,
         which: impl Fn(&&Vec<u8>) -> bool,
-    ) -> Vec<Vec<u8>> {
-        let mut below = Vec::new();
+    ) -> (Vec<Vec<u8>>, bool) {
+        let (mut below, mut keeps) = (Vec::new(), false);
         let added = new.keys().filter(|name| !old.contains_key(*name));
         for name in old.keys().chain(added).filter(which) {
             let path = path::join(directory, name);
             match (old.get(name), new.get(name)) {
-                (Some(old), Some(new)) if same_directory(old, new) => below.push(path),
+                (Some(old), Some(new)) if is_same_directory(old, new) => below.push(path),
                 // Both sides removed it.
                 (Some(_), None) => {}
                 (old, new) if same(old, new) || is_made(old) && is_made(new) => {}
-                _ => self.conflict(&path),
+                _ => keeps |= self.conflict(&path) == Some(Side::Theirs),
             }
         }
-        below
+        (below, keeps)
     }
 }
 
-fn listed(published: &Published, directory: &[u8]) -> Result<BTreeMap<Vec<u8>, Entry>, PublishError> {
-    Ok(published.list(directory)?.into_iter().map(|entry| (entry.name.clone(), entry)).collect())
+fn listed(published: &Published, directory: &[u8]) -> Result<Listing, PublishError> {
+    Ok(by_name(published.list(directory)?))
+}
+
+fn by_name(entries: Vec<Entry>) -> Listing {
+    entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect()
 }
 
 fn judge(old: Option<&Entry>, new: Option<&Entry>, ours: Option<&Entry>) -> Verdict {
@@ -223,19 +296,19 @@ fn judge(old: Option<&Entry>, new: Option<&Entry>, ours: Option<&Entry>) -> Verd
     let removes = is_directory(old) && !is_directory(ours);
     match (old, new, ours) {
         _ if same(new, ours) => Verdict::Drop,
-        (Some(old), Some(new), _) if removes && same_directory(old, new) => Verdict::ApplyIfSameBelow,
+        (Some(old), Some(new), _) if removes && is_same_directory(old, new) => Verdict::ApplyIfSameBelow,
         _ if same(old, new) || is_made(old) && is_made(new) => Verdict::Apply,
         // Nothing but times: they go with a directory that is gone; what is new in it is found there.
-        (Some(old), Some(new), Some(ours)) if same_directory(old, ours) && new.is_directory() => {
+        (Some(old), Some(new), Some(ours)) if is_same_directory(old, ours) && new.is_directory() => {
             Verdict::Join(later(new, ours))
         }
-        (Some(old), _, Some(ours)) if same_directory(old, ours) => Verdict::Drop,
+        (Some(old), _, Some(ours)) if is_same_directory(old, ours) => Verdict::Drop,
         // Both made the directory: what was there first stays.
-        (None, Some(new), Some(ours)) if same_directory(new, ours) => Verdict::Drop,
-        (Some(old), Some(new), Some(ours)) if same_directory(old, new) && ours.is_directory() => {
+        (None, Some(new), Some(ours)) if is_same_directory(new, ours) => Verdict::Drop,
+        (Some(old), Some(new), Some(ours)) if is_same_directory(old, new) && ours.is_directory() => {
             Verdict::Join(later(ours, new))
         }
-        (Some(_), Some(new), Some(ours)) if same_directory(new, ours) => Verdict::Join(later(ours, new)),
+        (Some(_), Some(new), Some(ours)) if is_same_directory(new, ours) => Verdict::Join(later(ours, new)),
         _ => Verdict::Conflict,
     }
 }
@@ -252,12 +325,6 @@ fn same(a: Option<&Entry>, b: Option<&Entry>) -> bool {
         (Some(a), Some(b)) => entry::is_same(a, b),
         _ => false,
     }
-}
-
-/// Tells whether two entries are directories with the same mode, owner and attributes; their times may differ.
-fn same_directory(a: &Entry, b: &Entry) -> bool {
-    let (mtime, mtime_ns) = (b.mtime, b.mtime_ns);
-    a.is_directory() && b.is_directory() && entry::is_same(&Entry { mtime, mtime_ns, ..a.clone() }, b)
 }
 
 /// Returns true if an entry is missing, or one that publishers create automatically.

@@ -68,6 +68,7 @@ pub(super) fn submit(
     let done = gateway.commit(&built).map_err(|failure| refused(context, gateway, &prepared, failure))?;
     report.warnings.extend(left_out(&done.left_out));
     report.published = is_changed;
+    report.resolved.append(&mut prepared.resolved);
     report.revision = done.revision.unwrap_or(written.revision);
     report.tag.clone_from(&options.tag.name);
     (report.catalogs_written, report.catalog_bytes) = written.catalogs;
@@ -128,7 +129,8 @@ fn refused(
             // The number tells the user only what to compare with.
             let head = context.repository.read_head().map(|head| head.verified.revision());
             let base = prepared.onto.revision;
-            PublishError::Conflict { count: paths.len() as u64, paths, base, head: head.unwrap_or(base) }
+            let (count, head) = (paths.len() as u64, head.unwrap_or(base));
+            PublishError::Conflict { paths, count, base, head, is_transaction: context.choices.is_some() }
         }
         GatewayFailure::Lacks(objects) => RepositoryError::Collected { objects }.into(),
         GatewayFailure::Interrupted => RepositoryError::Interrupted.into(),

@@ -3,6 +3,7 @@
 
 mod bundles;
 mod catalog_list;
+mod choices;
 mod compressed_archives;
 mod copies;
 mod creation;

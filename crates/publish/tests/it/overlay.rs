@@ -147,7 +147,11 @@ impl Scene {
 
     pub(super) fn try_publish(&self) -> Result<Report, PublishError> {
         let mut progress = |_| ();
-        let mut publish = PublishUpper { upper: self.upper.clone(), options: options(&mut progress) };
+        let mut publish = PublishUpper {
+            upper: self.upper.clone(),
+            choices: Default::default(),
+            options: options(&mut progress),
+        };
         publish.run(&self.workshop().open(), now())
     }
 

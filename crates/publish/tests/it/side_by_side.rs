@@ -43,7 +43,7 @@ fn assert_shows(findings: &Findings, expected: &[(&str, Option<&str>)]) {
 
 fn assert_conflict(outcome: Result<Report, PublishError>, expected: &[&str], revisions: (u64, u64)) {
     match outcome {
-        Err(PublishError::Conflict { paths, count, base, head }) => {
+        Err(PublishError::Conflict { paths, count, base, head, .. }) => {
             assert_eq!(paths, expected);
             assert_eq!((count, base, head), (expected.len() as u64, revisions.0, revisions.1));
         }
@@ -230,17 +230,17 @@ fn publishers_in_threads_all_come_through() {
 }
 
 /// A tree in memory: a file with its content, or a directory.
-type Tree = BTreeMap<String, Option<u8>>;
+pub(crate) type Tree = BTreeMap<String, Option<u8>>;
 
 /// One edit; it does nothing where it doesn't fit.
 #[derive(Clone, Debug)]
-enum Edit {
+pub(crate) enum Edit {
     Write(u8, u8),
     MakeDirectory(u8),
     Remove(u8),
 }
 
-fn edits() -> impl Strategy<Value = Vec<Edit>> {
+pub(crate) fn edits() -> impl Strategy<Value = Vec<Edit>> {
     let edit = prop_oneof![
         4 => (0u8..8, 0u8..3).prop_map(|(path, content)| Edit::Write(path, content)),
         2 => (0u8..8).prop_map(Edit::MakeDirectory),
@@ -259,7 +259,7 @@ fn path_of(number: u8) -> String {
     }
 }
 
-fn edited(mut tree: Tree, edits: &[Edit]) -> Tree {
+pub(crate) fn edited(mut tree: Tree, edits: &[Edit]) -> Tree {
     for edit in edits {
         let (Edit::Write(number, _) | Edit::MakeDirectory(number) | Edit::Remove(number)) = edit;
         let path = path_of(*number);
@@ -280,7 +280,7 @@ fn edited(mut tree: Tree, edits: &[Edit]) -> Tree {
     tree
 }
 
-fn on_disk(tree: &Tree) -> tempfile::TempDir {
+pub(crate) fn on_disk(tree: &Tree) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (path, content) in tree {
         let path = folder.path().join(&path[1..]);
@@ -292,7 +292,7 @@ fn on_disk(tree: &Tree) -> tempfile::TempDir {
     folder
 }
 
-fn published(findings: &Findings) -> Tree {
+pub(crate) fn published(findings: &Findings) -> Tree {
     let entries = findings.tree.values().filter(|entry| entry.path != b"/");
     let content = |entry: &esker_testkit::listing::Entry| {
         let digest = entry.sha256.as_deref()?;

@@ -30,5 +30,6 @@ pub(crate) fn publish_upper_to(
     upper.prepare(root).unwrap();
     change(folder.path());
     let mut progress = |_| ();
-    PublishUpper { upper, options: options(&mut progress) }.run(repository, now())
+    PublishUpper { upper, choices: Default::default(), options: options(&mut progress) }
+        .run(repository, now())
 }

@@ -5,12 +5,18 @@ use esker_publish::{PublishOptions, PublishUpper, Upper};
 use esker_store::FileLock;
 
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::{Output, tell};
 use crate::publisher::{Hooked, Interrupt, LeaseArgs, Place, PublisherArgs, PublishingArgs, end_lease, now};
 use crate::settings::Settings;
 use crate::transaction::{OnBranch, Record, Transaction, Transactions};
 
+use super::choices::ChoiceArgs;
+use super::show;
+
 /// Publishes a kept transaction.
+///
+/// Paths that a later revision changed too are a conflict, and the transaction is kept. --ours and --theirs choose a side.
+/// --rebase publishes nothing: it moves the transaction to the newest revision, to look at it there and go on.
 ///
 /// Example: esker transaction publish sw.example.org --tag v14
 #[derive(clap::Args, Debug)]
@@ -18,6 +24,9 @@ pub(super) struct PublishArgs {
     /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
+
+    #[command(flatten)]
+    choices: ChoiceArgs,
 
     #[command(flatten)]
     how: PublishingArgs,
@@ -40,21 +49,28 @@ pub(super) fn publish(
 ) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     crate::process::privileges::mend_umask();
-    let transaction = transactions.find(&args.transaction)?;
+    let mut transaction = transactions.find(&args.transaction)?;
     let lock = transaction.take()?;
-    commit(transaction, lock, &args.how, &interrupt, settings)
+    let PublishArgs { choices, how, .. } = args;
+    if choices.rebase {
+        choices.rebase(&mut transaction, how, &interrupt, settings)?;
+        show::print_whole(&transaction, how.json, &interrupt.flag())?;
+        tell(&format!("esker: {}\n", is_kept(&transaction.id)));
+        return Ok(());
+    }
+    commit(transaction, lock, (how, choices), &interrupt, settings)
 }
 
 /// Publishes a transaction and removes it. After a failure it is kept.
 pub(super) fn commit(
     transaction: Transaction,
     lock: FileLock,
-    how: &PublishingArgs,
+    (how, choices): (&PublishingArgs, &ChoiceArgs),
     interrupt: &Interrupt,
     settings: &Settings,
 ) -> Result<(), Failure> {
     let kept = |failure: Failure| failure.hint_first(is_kept(&transaction.id));
-    try_commit(&transaction, how, interrupt, settings).map_err(kept)?;
+    try_commit(&transaction, (how, choices), interrupt, settings).map_err(kept)?;
     if how.dry_run {
         return Ok(());
     }
@@ -65,10 +81,11 @@ pub(super) fn commit(
 /// Publishes a transaction, or prints what would be published.
 pub(super) fn try_commit(
     transaction: &Transaction,
-    how: &PublishingArgs,
+    (how, choices): (&PublishingArgs, &ChoiceArgs),
     interrupt: &Interrupt,
     settings: &Settings,
 ) -> Result<(), Failure> {
+    let choices = choices.choices()?;
     let record = transaction.record()?;
     let place = place_of(record, settings)?;
     let session = lease(transaction, &place, how)?;
@@ -76,7 +93,7 @@ pub(super) fn try_commit(
     let upper = Upper { filter: how.filter()?, ..transaction.upper()? };
     let work = |mut options: PublishOptions<'_>| {
         options.tag.branch = record.branch.as_ref().map(OnBranch::request);
-        let mut publish = PublishUpper { upper, options };
+        let mut publish = PublishUpper { upper, choices, options };
         match how.dry_run {
             true => publish.dry_run(&repository, now()),
             false => publish.run(&repository, now()),

@@ -33,10 +33,14 @@ struct Shown<'t> {
 
 pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failure> {
     let stop = Interrupt::on_signals()?.flag();
-    let transaction = transactions.find(&args.transaction)?;
+    print_whole(&transactions.find(&args.transaction)?, args.json, &stop)
+}
+
+/// Prints a transaction with its changes.
+pub(super) fn print_whole(transaction: &Transaction, json: bool, stop: &AtomicBool) -> Result<(), Failure> {
     let record = transaction.record()?;
-    let changes = changes(&transaction, &stop)?;
-    show(args.json, &Shown { state: transaction.state(), record, changes: &changes }, |out| {
+    let changes = changes(transaction, stop)?;
+    show(json, &Shown { state: transaction.state(), record, changes: &changes }, |out| {
         out.line(transaction.line())?;
         print(out, &changes)
     })

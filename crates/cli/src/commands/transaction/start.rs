@@ -20,6 +20,7 @@ use crate::publisher::{Hooked, Interrupt, LeaseArgs, Place, PublishingArgs, now,
 use crate::settings::Settings;
 use crate::transaction::{OnBranch, Origin, Record, RunningCommand, Transaction, Transactions};
 
+use super::choices::ChoiceArgs;
 use super::finish::{commit, is_kept, lease, place_of, try_commit};
 use super::{StartArgs, show};
 
@@ -31,6 +32,9 @@ pub(super) struct ResumeArgs {
     /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
+
+    #[command(flatten)]
+    choices: ChoiceArgs,
 
     #[command(flatten)]
     how: PublishingArgs,
@@ -59,6 +63,7 @@ struct Run<'a> {
     session: Option<Arc<Session>>,
     command: Vec<OsString>,
     how: &'a PublishingArgs,
+    choices: ChoiceArgs,
     keep: bool,
     settings: &'a Settings,
     files: OpenFiles,
@@ -100,7 +105,9 @@ pub(super) fn run(
     drop(repository);
     let begin = Begin { place: &place, base, origin, stored, path, branch, transactions, settings };
     let (transaction, lock) = begin.transaction(&command, session.as_deref())?;
-    Run { transaction, lock, session, command, how, keep, settings, files }.run(forwarding, &interrupt, true)
+    let choices = ChoiceArgs::default();
+    Run { transaction, lock, session, command, how, choices, keep, settings, files }
+        .run(forwarding, &interrupt, true)
 }
 
 /// Stores a copy of a directory as an unpublished revision; returns that, the published one, and the objects of the copy.
@@ -173,6 +180,7 @@ impl Begin<'_> {
             branch,
             command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             claimed: (!settings.root).then_some(ids),
+            layer: 0,
             started: now().0,
             outcome: None,
         };
@@ -221,7 +229,8 @@ impl IngestThen<'_> {
         let path = "/".to_owned();
         let begin = Begin { place, base, origin: Some(origin), stored, path, branch, transactions, settings };
         let (transaction, lock) = begin.transaction(&command, session.as_deref())?;
-        let run = Run { transaction, lock, session, command, how, keep: false, settings, files };
+        let choices = ChoiceArgs::default();
+        let run = Run { transaction, lock, session, command, how, choices, keep: false, settings, files };
         run.run(forwarding, interrupt, true)
     }
 }
@@ -234,12 +243,14 @@ pub(super) fn resume(
 ) -> Result<ExitCode, Failure> {
     let forwarding = take_signals()?;
     let interrupt = Interrupt::without_signals()?;
-    let transaction = transactions.find(&args.transaction)?;
+    let mut transaction = transactions.find(&args.transaction)?;
     let lock = transaction.take()?;
-    let (command, how, keep) = (args.command, &args.how, args.keep);
+    let (command, how, choices, keep) = (args.command, &args.how, args.choices, args.keep);
+    choices.rebase(&mut transaction, how, &interrupt, settings)?;
     let place = place_of(transaction.record()?, settings)?;
     let session = lease(&transaction, &place, how)?;
-    Run { transaction, lock, session, command, how, keep, settings, files }.run(forwarding, &interrupt, false)
+    Run { transaction, lock, session, command, how, choices, keep, settings, files }
+        .run(forwarding, &interrupt, false)
 }
 
 /// Returns a path in the repository, with a slash in front.
@@ -257,7 +268,7 @@ impl Run<'_> {
     /// Runs the command, shows the difference, and publishes, keeps or drops it. A new transaction whose command never ran
     /// is removed.
     fn run(self, forwarding: Forwarding, interrupt: &Interrupt, is_new: bool) -> Result<ExitCode, Failure> {
-        let Run { mut transaction, lock, session, command, how, keep, settings, files } = self;
+        let Run { mut transaction, lock, session, command, how, choices, keep, settings, files } = self;
         let is_shell = command.is_empty();
         let command = if is_shell { vec![shell()] } else { command };
         let signals = forwarding.clone();
@@ -294,7 +305,7 @@ impl Run<'_> {
         };
         match choice {
             Choice::Publish => {
-                commit(transaction, lock, how, interrupt, settings)?;
+                commit(transaction, lock, (how, &choices), interrupt, settings)?;
                 return Ok(ExitCode::SUCCESS);
             }
             Choice::Keep => {
@@ -306,8 +317,11 @@ impl Run<'_> {
             }
             Choice::Drop => {
                 give_up(session.as_deref());
-                let printed =
-                    if how.dry_run { try_commit(&transaction, how, interrupt, settings) } else { Ok(()) };
+                let printed = if how.dry_run {
+                    try_commit(&transaction, (how, &choices), interrupt, settings)
+                } else {
+                    Ok(())
+                };
                 transaction.remove(lock)?;
                 printed?;
             }

@@ -24,6 +24,14 @@ impl OperationError for PublishError {
             _ => Kind::Usage,
         };
         let hint = match self {
+            Self::Conflict { head, is_transaction: true, .. } => format!(
+                "choose a side with `esker transaction publish ID --theirs PATH|--ours PATH`, or see the tree on revision {head} \
+                 and go on in it with `esker transaction resume ID --rebase`"
+            ),
+            Self::Outside { .. } => {
+                "`esker transaction publish ID --drop PATH` leaves out the changes at a path".to_owned()
+            }
+            Self::Unchanged(_) => "`esker transaction show ID` lists the changes".to_owned(),
             Self::Conflict { head, .. } => format!(
                 "repeat this to compare with revision {head}, and to replace what it changed there; --dry-run lists the \
                  paths"
