@@ -12,6 +12,7 @@
 //! Object storage has no lock. There the head is replaced only if its bytes are still those that were read, and otherwise
 //! everything after the preparation is done again, after a random pause.
 
+mod link_groups;
 mod overwritten;
 mod prepared;
 mod rebase;

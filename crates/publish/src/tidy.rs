@@ -31,21 +31,26 @@ pub(crate) fn tidy(published: &Published, changes: &mut Changes) -> Result<(), P
 /// as published ones are, so that a group that stayed as it was equals the published one.
 fn mended_groups(tree: NewTree<'_>, directory: &[u8]) -> Result<Vec<Entry>, PublishError> {
     let listing = tree.list(directory)?;
+    let mut mended = listing.clone();
+    mend_groups(&mut mended);
+    let group = |entry: &Entry| (entry.hardlink_group, entry.link_count);
+    let wrong = mended.into_iter().zip(&listing).filter(|(new, old)| group(new) != group(old));
+    Ok(wrong.map(|(new, _)| new).collect())
+}
+
+/// Counts the names of each group in the listing of a directory, and numbers the groups as published ones are.
+pub(crate) fn mend_groups(listing: &mut [Entry]) {
     let mut counts: HashMap<u32, u32> = HashMap::new();
     for entry in listing.iter().filter(|entry| entry.hardlink_group != 0) {
         *counts.entry(entry.hardlink_group).or_default() += 1;
     }
-    let mut mended = listing.clone();
-    for entry in mended.iter_mut().filter(|entry| entry.hardlink_group != 0) {
+    for entry in listing.iter_mut().filter(|entry| entry.hardlink_group != 0) {
         entry.link_count = counts.get(&entry.hardlink_group).copied().unwrap_or(1);
         if entry.link_count < 2 {
             entry.hardlink_group = 0;
         }
     }
-    number_groups(&mut mended);
-    let group = |entry: &Entry| (entry.hardlink_group, entry.link_count);
-    let wrong = mended.into_iter().zip(&listing).filter(|(new, old)| group(new) != group(old));
-    Ok(wrong.map(|(new, _)| new).collect())
+    number_groups(listing);
 }
 
 fn drop_same(published: &Published, changes: &mut Changes, directory: &[u8]) -> Result<(), PublishError> {

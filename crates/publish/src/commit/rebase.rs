@@ -5,8 +5,6 @@
 //! joined. Everything else is a conflict, which is an error unless the publisher has chosen a side. Markers and bundles that
 //! publishers make by themselves never are.
 
-use std::collections::BTreeMap;
-
 use esker_format::catalog::Flags;
 use esker_format::write::catalog::Entry;
 use esker_repository::{
@@ -15,13 +13,13 @@ use esker_repository::{
     published::Published,
 };
 
-use crate::changes::{Changes, DirectoryChange, NewTree};
+use crate::changes::{Changes, NewTree};
 use crate::choices::{Choices, Resolved, Side};
 use crate::error::PublishError;
+use crate::tidy::mend_groups;
 use crate::trigger_flags::with_flags_mended;
 
-/// Entries of a directory by name.
-type Listing = BTreeMap<Vec<u8>, Entry>;
+use super::link_groups::{Listing, number_by_names};
 
 /// Maximum number of listed paths of a conflict.
 const NAMED_MAX: usize = 20;
@@ -155,10 +153,13 @@ impl Rebase<'_> {
             }
             return Ok(false);
         }
-        let (old, new) = (listed(self.base, directory)?, listed(self.head, directory)?);
-        for (name, ours) in &change.entries {
+        let (mut old, mut new) = (listed(self.base, directory)?, listed(self.head, directory)?);
+        let tree = NewTree { published: self.base, changes: self.mine };
+        let mut mine = by_name(tree.list(directory)?);
+        let has_groups = number_by_names([&mut old, &mut new, &mut mine]);
+        for name in change.entries.keys() {
             let path = path::join(directory, name);
-            match judge(old.get(name), new.get(name), ours.as_ref()) {
+            match judge(old.get(name), new.get(name), mine.get(name)) {
                 Verdict::Apply => {}
                 Verdict::Drop => changes.revert(directory, name),
                 Verdict::Join(joined) => changes.put(directory, joined),
@@ -177,7 +178,9 @@ impl Rebase<'_> {
                 }
             }
         }
-        self.groups(directory, &change, &old, &new);
+        if has_groups {
+            self.mend_groups(directory, &mine, new.clone(), changes)?;
+        }
         if change.fresh {
             let others = |name: &&Vec<u8>| !change.entries.contains_key(*name);
             if self.compare_names(directory, &old, &new, others)? {
@@ -209,22 +212,32 @@ impl Rebase<'_> {
         Ok(())
     }
 
-    /// Hard links are numbered within their directory. Numbers of ours mean nothing once the other side changed them.
-    fn groups(&mut self, directory: &[u8], change: &DirectoryChange, old: &Listing, new: &Listing) {
-        let numbers = |entries: &Listing| -> Vec<(Vec<u8>, u32)> {
-            let grouped = entries.iter().filter(|(_, entry)| entry.hardlink_group != 0);
-            grouped.map(|(name, entry)| (name.clone(), entry.hardlink_group)).collect()
-        };
-        if numbers(old) == numbers(new) {
-            return;
+    /// Gives the groups of hard links that both sides left in a directory their numbers and counts.
+    fn mend_groups(
+        &self,
+        directory: &[u8],
+        mine: &Listing,
+        mut merged: Listing,
+        changes: &mut Changes,
+    ) -> Result<(), PublishError> {
+        for (name, ours) in changes.get(directory).iter().flat_map(|change| &change.entries) {
+            let Some(ours) = ours else {
+                merged.remove(name);
+                continue;
+            };
+            let hardlink_group = mine.get(name).map_or(0, |mine| mine.hardlink_group);
+            merged.insert(name.clone(), Entry { hardlink_group, ..ours.clone() });
         }
-        let ours = change.entries.iter().filter(|(name, entry)| {
-            let grouped = entry.as_ref().is_some_and(|entry| entry.hardlink_group != 0);
-            grouped && !matches!(judge(old.get(*name), new.get(*name), entry.as_ref()), Verdict::Conflict)
-        });
-        for (name, _) in ours {
-            let _ = self.conflict(&path::join(directory, name));
+        let mut merged: Vec<Entry> = merged.into_values().collect();
+        mend_groups(&mut merged);
+        let group = |entry: &Entry| (entry.hardlink_group, entry.link_count);
+        let before = by_name(NewTree { published: self.head, changes }.list(directory)?);
+        for entry in merged.into_iter().filter(|entry| !entry.is_directory()) {
+            if before.get(&entry.name).is_some_and(|before| group(before) != group(&entry)) {
+                changes.put(directory, entry);
+            }
         }
+        Ok(())
     }
 
     /// Finds conflicts with the removal of a directory and all its entries. Returns true if the head's side is chosen for one,
@@ -296,6 +309,8 @@ fn judge(old: Option<&Entry>, new: Option<&Entry>, ours: Option<&Entry>) -> Verd
     let removes = is_directory(old) && !is_directory(ours);
     match (old, new, ours) {
         _ if same(new, ours) => Verdict::Drop,
+        // It was only renumbered: another group of hard links came or went.
+        (Some(old), _, Some(ours)) if !ours.is_directory() && entry::is_same(old, ours) => Verdict::Drop,
         (Some(old), Some(new), _) if removes && is_same_directory(old, new) => Verdict::ApplyIfSameBelow,
         _ if same(old, new) || is_made(old) && is_made(new) => Verdict::Apply,
         // Nothing but times: they go with a directory that is gone; what is new in it is found there.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use esker_publish::{
@@ -13,7 +14,7 @@ use proptest::test_runner::TestRunner;
 use rustix::fs::XattrFlags;
 
 use crate::side_by_side::{Tree, edited, edits, on_disk, published};
-use crate::workshop::{Workshop, now, options, publish, write};
+use crate::workshop::{Workshop, folder, now, options, publish, write};
 
 /// A transaction whose upper folder is made by hand.
 struct Transaction<'w> {
@@ -257,6 +258,73 @@ fn a_transaction_without_changes_goes_on_above_the_newest_revision() {
     transaction.write("a/our", "our");
     transaction.publish().unwrap();
     assert_shows(&workshop.check(), &[("/a/their", Some("their")), ("/a/our", Some("our"))]);
+}
+
+/// Names of hard links of `/d`, by file.
+fn links(findings: &Findings) -> BTreeSet<Vec<String>> {
+    let entries = findings.tree.values().filter(|entry| entry.path.starts_with(b"/d/"));
+    let mut files: Vec<(String, Vec<String>)> = Vec::new();
+    for entry in entries {
+        let name = String::from_utf8(entry.path[3..].to_vec()).unwrap();
+        let content = entry.sha256.clone().unwrap();
+        match files.iter_mut().find(|(known, _)| *known == content) {
+            Some((_, names)) => names.push(name),
+            None => files.push((content, vec![name])),
+        }
+        let count = entry.nlink.unwrap();
+        assert!(count == 1 || count == 2 || count == 3, "{count}");
+    }
+    files.into_iter().map(|(_, names)| names).collect()
+}
+
+#[test]
+fn publishers_that_change_different_groups_of_hard_links_are_joined() {
+    let workshop = Workshop::new();
+    let link =
+        |folder: &Path, from: &str, to: &str| fs::hard_link(folder.join(from), folder.join(to)).unwrap();
+    let source = workshop.source().join("d");
+    for (first, second) in [("b1", "b2"), ("c1", "c2"), ("d1", "d2")] {
+        write(&source.join(first), first);
+        link(&source, first, second);
+    }
+    workshop.publish();
+    let ours = folder(&[]);
+    let copied = std::process::Command::new("cp").arg("-a").arg(&source).arg(ours.path()).status();
+    assert!(copied.unwrap().success());
+    let ours = ours.path().join("d");
+    let repository = workshop.open();
+    // The other publisher adds a group before all others, changes one and removes one: all groups have other numbers.
+    meanwhile(&workshop, |_| {
+        write(&source.join("a1"), "a1");
+        link(&source, "a1", "a2");
+        write(&source.join("b1"), "changed");
+        fs::remove_file(source.join("c1")).unwrap();
+    });
+    // This one changes the last group, and adds names and a group.
+    write(&ours.join("d1"), "ours");
+    link(&ours, "d1", "d3");
+    write(&ours.join("e1"), "e1");
+    link(&ours, "e1", "e2");
+    let report = publish(&repository, &ours, "/d").unwrap();
+    assert_eq!(report.revision, 3);
+    let findings = workshop.check();
+    findings.assert_clean();
+    let expected = [&["a1", "a2"][..], &["b1", "b2"], &["c2"], &["d1", "d2", "d3"], &["e1", "e2"]];
+    let expected = expected.map(|names| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+    assert_eq!(links(&findings), BTreeSet::from(expected));
+    for (name, count) in [("a1", 2), ("b2", 2), ("c2", 1), ("d2", 3), ("e2", 2)] {
+        assert_eq!(findings.tree[format!("/d/{name}").as_bytes()].nlink, Some(count), "{name}");
+    }
+    // Both change one group.
+    let late = workshop.open();
+    fs::remove_dir_all(&source).unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").arg(&ours).arg(workshop.source()).status();
+    assert!(copied.unwrap().success());
+    assert_eq!(fs::metadata(source.join("e1")).unwrap().nlink(), 2);
+    meanwhile(&workshop, |_| write(&source.join("e1"), "theirs"));
+    link(&ours, "e1", "e3");
+    let refused = publish(&late, &ours, "/d");
+    assert!(matches!(refused, Err(PublishError::Conflict { .. })), "{refused:?}");
 }
 
 /// Makes the upper folder of a transaction that changes one tree to another.
