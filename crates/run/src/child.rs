@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use esker_kernel_mount::{
     MountError, MountOptions, Trusted, UpperLayer, mount_device, mount_overlay, mount_writable, open_device,
 };
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, mount, mount_bind};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
 use crate::channel::Channel;
+use crate::container::read_only;
 use crate::explain::{Blocked, Step};
 use crate::namespaces::{self, Identity, because};
 use crate::processes::{Orphans, enter_with};
@@ -52,7 +53,8 @@ pub struct Writable {
     pub upper: PathBuf,
     /// Folder for the kernel's own use.
     pub work: PathBuf,
-    /// Working directory of the command, which is made if the tree lacks it.
+    /// Working directory of the command, which is made if the tree lacks it. Where the kernel allows, the rest of the tree
+    /// is read-only.
     pub directory: PathBuf,
 }
 
@@ -175,7 +177,12 @@ fn make_writable(point: &Point, writable: &Writable, channel: RawFd) -> Result<(
     let layer = UpperLayer { upper: &writable.upper, work: &writable.work };
     mount_writable(&point.path, &point.source, layer).map_err(|error| failed(error.to_string()))?;
     let directory = &writable.directory;
-    let entered = std::fs::create_dir_all(directory).and_then(|()| std::env::set_current_dir(directory));
+    let made = std::fs::create_dir_all(directory);
+    if *directory != point.path && mount_bind(directory, directory).is_ok() {
+        // Without it, changes elsewhere are refused when they are published.
+        let _ = read_only(&point.path);
+    }
+    let entered = made.and_then(|()| std::env::set_current_dir(directory));
     entered.map_err(|error| failed(format!("can't enter {}: {error}", directory.display())))?;
     enter_with(Orphans::Killed, Some(channel))
         .map_err(|error| failed(format!("can't make a namespace for the command's processes: {error}")))?;

@@ -39,6 +39,7 @@ use crate::root::Owner;
 use crate::{exec, root};
 
 pub use bind::{BindOptions, Propagation};
+pub(crate) use build::read_only;
 pub use devices::Devices;
 pub use environment::Environment;
 pub use mapped::MappedIds;

@@ -56,7 +56,7 @@ impl Place {
 
     /// Returns a transaction that runs a script of `sh` in a directory, as root or not.
     pub(super) fn transaction(&self, directory: &str, script: &str) -> Result<Command> {
-        let mut command = self.command(&["transaction", NAME, directory, "--quiet"])?;
+        let mut command = self.command(&["transaction", NAME, directory, "--create", "--quiet"])?;
         command.arg("--transactions").arg(self.scratch.join("transactions"));
         command.args(["--", "sh", "-ec", script]);
         Ok(command)

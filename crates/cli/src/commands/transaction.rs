@@ -20,12 +20,12 @@ use crate::transaction::Transactions;
 
 /// Runs a command or a shell in a writable repository, and publishes its changes.
 ///
-/// The command sees the repository below /cvmfs and may change it; this needs neither root nor a daemon. Exit code 0
+/// The command sees the repository below /cvmfs and may change PATH in it; this needs neither root nor a daemon. Exit code 0
 /// publishes the changes; any other code keeps them as a transaction. After a shell on a terminal, esker asks whether
 /// to publish, keep or drop the changes. Background processes of the command end with it. A first word that is the
 /// name of a subcommand runs the subcommand.
 ///
-/// Example: esker transaction sw.example.org /gcc -- make -C /build/gcc install
+/// Example: esker transaction sw.example.org /gcc --create -- make -C /build/gcc install
 #[derive(clap::Args, Debug)]
 #[command(subcommand_value_name = "SUBCOMMAND")]
 pub(crate) struct Args {
@@ -51,6 +51,10 @@ struct StartArgs {
     /// repository]
     #[arg(value_name = "PATH")]
     path: Option<PathBuf>,
+
+    /// Make PATH if the repository lacks it; the directory above it must exist
+    #[arg(long, requires = "path")]
+    create: bool,
 
     #[command(flatten)]
     place: PublisherArgs,

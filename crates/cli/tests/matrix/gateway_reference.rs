@@ -285,7 +285,7 @@ impl OpenTransaction {
     fn start(site: &Site, gateway: &str, script: &str) -> Self {
         let [open, go] = ["open", "go"].map(|name| site.pipe(name));
         let script = format!("echo >{}; read line <{}; {script}", open.display(), go.display());
-        let transaction = ["transaction", NAME, "/one", "--", "sh", "-ec", &script];
+        let transaction = ["transaction", NAME, "/one", "--create", "--", "sh", "-ec", &script];
         let mut command = site.esker(gateway, SECRET, &transaction);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("esker");
         fs::read(open).expect("the word of the transaction");

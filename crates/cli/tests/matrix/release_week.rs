@@ -104,7 +104,8 @@ impl Week {
     /// A build that fails is looked at, mended and published; another one is dropped.
     fn mend_and_drop(&self) {
         let publisher = &self.publisher;
-        let output = publisher.begin(&["/broken"], "echo half >result; exit 1").output().expect("esker");
+        let output =
+            publisher.begin(&["/broken", "--create"], "echo half >result; exit 1").output().expect("esker");
         assert_eq!(output.status.code(), Some(1), "{}", words(&output));
         printed(&mut publisher.call(&["resume", NAME, "--quiet", "--", "sh", "-ec", "echo whole >result"]));
         assert_eq!(publisher.reads("cat broken/result"), "whole\n");

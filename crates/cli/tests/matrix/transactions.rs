@@ -2,6 +2,7 @@
 
 mod attributes;
 mod conflicts;
+mod directory;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -154,18 +155,6 @@ fn changes_are_kept_or_dropped_on_request() {
     assert_eq!((publisher.states().len(), publisher.revision()), (0, 1));
     let text = complaint(&mut publisher.call(&["abort", NAME]), 2);
     assert!(text.contains("there is no transaction"), "{text}");
-}
-
-/// A transaction of a directory starts there, makes it if need be, and refuses changes elsewhere.
-#[test]
-fn a_transaction_of_a_directory_refuses_changes_elsewhere() {
-    let publisher = Publisher::new(TestUser::ordinary());
-    printed(&mut publisher.begin(&["/new/place"], "pwd; echo 1 >file"));
-    assert_eq!(publisher.reads("cat new/place/file"), "1\n");
-    let text = complaint(&mut publisher.begin(&["/new"], "touch inside ../outside"), 2);
-    assert!(text.contains("/outside") && !text.contains("/inside") && text.contains("is kept"), "{text}");
-    printed(&mut publisher.call(&["resume", NAME, "--quiet", "--", "rm", "../outside"]));
-    assert_eq!(publisher.reads("ls new"), "inside\nplace\n");
 }
 
 /// Processes that a command leaves running end with it, so that they change nothing while it is published.

@@ -356,7 +356,7 @@ fn close_scratch(done: &[(PathBuf, &What)]) -> io::Result<()> {
 }
 
 /// Makes a mount read-only.
-pub(super) fn read_only(target: &Path) -> io::Result<()> {
+pub(crate) fn read_only(target: &Path) -> io::Result<()> {
     let flags = MountFlags::BIND | MountFlags::RDONLY | kept_flags(target)?;
     Ok(mount_remount(target, flags, c"")?)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use esker_format::object::ObjectName;
 use esker_gateway::Session;
 use esker_publish::{BaseRevision, CopyTree, PublishOptions, Staged};
-use esker_repository::{BranchRequest, Repository};
+use esker_repository::{BranchRequest, Repository, published::Published};
 use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
 
@@ -102,12 +102,40 @@ pub(super) fn run(
             (base, None, BTreeSet::new())
         }
     };
+    check_directory(&repository, &base, &path, args.create)?;
     drop(repository);
     let begin = Begin { place: &place, base, origin, stored, path, branch, transactions, settings };
     let (transaction, lock) = begin.transaction(&command, session.as_deref())?;
     let choices = ChoiceArgs::default();
     Run { transaction, lock, session, command, how, choices, keep, settings, files }
         .run(forwarding, &interrupt, true)
+}
+
+/// Refuses a path that is no directory of the revision, and for `--create` one whose parent is none.
+fn check_directory(
+    repository: &Repository,
+    base: &BaseRevision,
+    path: &str,
+    create: bool,
+) -> Result<(), Failure> {
+    let published = Published::with_root(repository.storage().sink().clone(), base.root, base.size);
+    let what = format!("can't begin a transaction of {path}");
+    let entry = |path: &str| {
+        published.entry(path.trim_end_matches('/').as_bytes()).map_err(|error| of_operation(&what, &error))
+    };
+    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let revision = base.revision;
+    match entry(path)? {
+        Some(found) if found.is_directory() => Ok(()),
+        Some(_) => Err(Failure::usage(format!("{what}: it is no directory in revision {revision}"))),
+        None if !entry(parent)?.is_some_and(|found| found.is_directory()) => {
+            Err(Failure::usage(format!("{what}: revision {revision} has no directory {parent}"))
+                .hint("name a directory that is there"))
+        }
+        None if create => Ok(()),
+        None => Err(Failure::usage(format!("{what}: revision {revision} has no directory {path}"))
+            .hint("--create makes it")),
+    }
 }
 
 /// Stores a copy of a directory as an unpublished revision; returns that, the published one, and the objects of the copy.

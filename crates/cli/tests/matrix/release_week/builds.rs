@@ -64,7 +64,8 @@ pub(super) fn install_a_project(publisher: &Publisher) {
              make -C {build} WORD={word} PREFIX=\"$PWD\" install; bin/hello | grep -qx {word}"
         );
         let tag = format!("hello-{version}");
-        let output = publisher.begin(&["/hello", "--tag", &tag, "--message", word], &script).output();
+        let output =
+            publisher.begin(&["/hello", "--create", "--tag", &tag, "--message", word], &script).output();
         let output = output.expect("esker");
         assert!(output.status.success(), "{}", words(&output));
         assert_eq!(
@@ -91,7 +92,7 @@ pub(super) fn install_a_wheel(publisher: &Publisher) {
         "python3 -m pip install --quiet --no-index --no-cache-dir --disable-pip-version-check --find-links {folder} \
          --target \"$PWD\" demo"
     );
-    let output = publisher.begin(&["/python"], &script).output().expect("esker");
+    let output = publisher.begin(&["/python", "--create"], &script).output().expect("esker");
     assert!(output.status.success(), "{}", words(&output));
     let script = "PYTHONPATH=python python3 -c 'import demo; print(demo.word())'; ls python/demo";
     let shown = publisher.reads(script);
