@@ -267,7 +267,7 @@ impl Revisions {
     }
 
     /// Returns true if the revision with this root catalog has a path.
-    pub(crate) fn has_path(&self, root: ContentHash, path: &[u8]) -> Result<bool, RepositoryError> {
+    pub fn has_path(&self, root: ContentHash, path: &[u8]) -> Result<bool, RepositoryError> {
         let published = Published::of_root(self.objects.clone(), (root, None));
         Ok(published.entry(path)?.is_some())
     }

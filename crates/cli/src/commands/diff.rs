@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use esker_format::catalog::EntryKind;
 use esker_format::write::catalog::Entry;
-use esker_repository::{ChangeKind, DiffCounts, KindCounts, PathDiff, Revision, TreeDiff};
+use esker_repository::{ChangeKind, DiffCounts, KindCounts, PathDiff, RepositoryError, Revision, TreeDiff};
 use serde::Serialize;
 use serde_json::json;
 
@@ -127,6 +127,10 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let revisions = args.source.open(&args.place, settings)?;
     let old = revisions.find(&compared.old).map_err(failed)?;
     let new = revisions.find(&compared.new).map_err(failed)?;
+    let has = |revision: &Revision| revisions.has_path(revision.root, &compared.path).map_err(failed);
+    if !has(&new)? && !has(&old)? {
+        return Err(failed(RepositoryError::NoSuchPath(lossy(&compared.path))));
+    }
     let diff = TreeDiff {
         objects: &**revisions.objects(),
         old: old.root,
@@ -149,7 +153,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         // A closed pipe ends the comparison.
         printed.map_err(|failure| {
             broken = Some(failure);
-            esker_repository::RepositoryError::Interrupted
+            RepositoryError::Interrupted
         })
     });
     let counts = match (broken, counts) {
@@ -167,7 +171,7 @@ fn print_json(
     args: &Args,
     diff: &TreeDiff<'_>,
     (old, new): (&Revision, &Revision),
-    failed: &dyn Fn(esker_repository::RepositoryError) -> Failure,
+    failed: &dyn Fn(RepositoryError) -> Failure,
 ) -> Result<(), Failure> {
     if args.stat {
         let counts = diff.run(&mut |_| Ok(())).map_err(failed)?;
@@ -178,7 +182,7 @@ fn print_json(
     let done = diff.run(&mut |found| {
         array.add(out, &DiffJson::new(found)).map_err(|failure| {
             broken = Some(failure);
-            esker_repository::RepositoryError::Interrupted
+            RepositoryError::Interrupted
         })
     });
     if let Some(failure) = broken {

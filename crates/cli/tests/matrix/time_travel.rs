@@ -52,6 +52,12 @@ fn a_difference_is_shown_in_four_forms() {
     let patch = text(&workshop, &["diff", NAME, "1", "2", "/file", "--patch"]);
     let expected = "--- a/file\n+++ b/file\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n";
     assert_eq!(patch, expected);
+    for revisions in [&["v1", "v2"][..], &["v1", "v1"]] {
+        let typo = [&["diff", NAME], revisions, &["/fil"]].concat();
+        let output = workshop.esker(&typo);
+        assert_eq!(output.status.code(), Some(2), "{}", words(&output));
+        assert!(words(&output).contains("neither revision has `/fil`"), "{}", words(&output));
+    }
     let found = json(&workshop, &["diff", NAME, "v1", "v2", "/file"]);
     let found = &found.as_array().expect("an array")[0];
     assert_eq!((&found["path"], &found["change"]), (&"/file".into(), &"changed".into()));
