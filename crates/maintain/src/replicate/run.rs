@@ -60,6 +60,7 @@ impl Replicate<'_> {
         walker.trusts = !self.full && replica.is_complete(&self.path_texts())?;
         let condemned = replica.condemned().map(|folder| folder.read()).transpose()?.flatten();
         walker.condemned = condemned.as_ref();
+        walker.new_paths = self.new_paths(replica.remembered.as_ref());
         let (named, wanted) = self.walk_head(&mut walker, &offer, before.as_ref())?;
         let others = self.walk_others(&mut walker, &offer, &named, &origin, &replica, before.as_ref())?;
         let mut plan = ReplicationPlan {
@@ -203,6 +204,7 @@ impl Replicate<'_> {
         let mut walker = Walker::new(self, origin, replica, &lists);
         walker.trusts = !self.full && replica.is_complete(&self.path_texts())?;
         walker.condemned = condemned.as_ref();
+        walker.new_paths = self.new_paths(Some(state));
         let (named, wanted) = self.walk_head(&mut walker, offer, head.as_ref())?;
         let trusts = walker.trusts;
         let fetcher = Fetcher::new(self, origin, replica);
@@ -324,6 +326,13 @@ impl Replicate<'_> {
 
     fn lists<'r>(&self, replica: &'r Replica) -> HashLists<'r> {
         HashLists::new(&*replica.sink, replica.disk().clone(), replica.state.as_deref())
+    }
+
+    /// Returns the paths that no successful run copied. One that is mistyped is refused; one that a later revision lacks is not.
+    fn new_paths(&self, state: Option<&ReplicaState>) -> Vec<Vec<u8>> {
+        let known = state.filter(|state| state.succeeded.is_some()).map_or(&[][..], |state| &state.paths);
+        let is_new = |path: &&Vec<u8>| !known.contains(&esker_repository::path::shown(path));
+        self.paths.iter().filter(is_new).cloned().collect()
     }
 
     pub(super) fn path_texts(&self) -> Vec<String> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use esker_format::catalog::Catalog;
+use esker_format::catalog::{Catalog, PathKey};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_repository::{
@@ -48,6 +48,8 @@ pub(super) struct Walker<'w> {
     pub(super) lists: &'w HashLists<'w>,
     /// True if the presence of a catalog implies that of its subtree.
     pub(super) trusts: bool,
+    /// Paths that the replica was not asked for before, which the head must have.
+    pub(super) new_paths: Vec<Vec<u8>>,
     /// Objects that a collect is about to delete.
     pub(super) condemned: Option<&'w Condemned>,
     /// Visited catalogs with those below each.
@@ -80,6 +82,7 @@ impl<'w> Walker<'w> {
             replica,
             lists,
             trusts: false,
+            new_paths: Vec::new(),
             condemned: None,
             visited: HashMap::new(),
             missing: HashMap::new(),
@@ -166,7 +169,7 @@ impl<'w> Walker<'w> {
             }
             return Ok(Loaded::Missing(format!("no server has {what}")));
         };
-        match self.read(&stored, &name, visit, &what, sorter) {
+        match self.read(&stored, &name, visit, (&what, required), sorter) {
             Err(error @ (RepositoryError::Compressed { .. } | RepositoryError::Catalog { .. }))
                 if !required =>
             {
@@ -197,7 +200,7 @@ impl<'w> Walker<'w> {
         stored: &[u8],
         name: &ObjectName,
         visit: &Visit,
-        what: &str,
+        (what, required): (&str, bool),
         sorter: &Mutex<&mut Sorter>,
     ) -> Result<Vec<Visit>, RepositoryError> {
         let plain = decoded_object(stored, name, visit.size, (DATABASE_MAX, &self.origin.spool), what)?;
@@ -206,7 +209,17 @@ impl<'w> Walker<'w> {
         let mut objects = Vec::new();
         let list = HashList::with_sizes(&catalog, &mut |record, size| objects.push(sized(record, size)))
             .map_err(unreadable)?;
-        let below = catalog.nested().map_err(unreadable)?.into_iter().filter(|nested| !nested.bind);
+        let nested = catalog.nested().map_err(unreadable)?;
+        let is_here = |path: &Vec<u8>| {
+            path::is_within(path, &visit.path)
+                && !nested.iter().any(|below| path::is_within(path, &below.path))
+        };
+        for path in self.new_paths.iter().filter(|path| required && is_here(path)) {
+            if catalog.find(PathKey::of(path)).map_err(unreadable)?.is_none() {
+                return Err(RepositoryError::NoPath(path::shown(path)));
+            }
+        }
+        let below = nested.into_iter().filter(|nested| !nested.bind);
         let below = below.filter(|nested| is_selected(&nested.path, &self.options.paths));
         let below = below.filter_map(|nested| {
             Some(Visit { catalog: nested.hash?, path: nested.path, size: nested.size, at: None })

@@ -91,6 +91,28 @@ fn a_partial_replica_has_the_catalogs_of_its_paths_and_says_so() {
 }
 
 #[test]
+fn a_path_that_the_head_lacks_is_refused_when_it_is_named_and_not_later() {
+    let scene = Scene::new();
+    let run = |paths: &[&[u8]]| {
+        scene.with(|replicate| replicate.paths = paths.iter().map(|path| path.to_vec()).collect())
+    };
+    for paths in [&[&b"/a/typo"[..]][..], &[b"/b", b"/a/deep/typo"]] {
+        // A run that is repeated is refused again.
+        for _ in 0..2 {
+            let refused = run(paths).unwrap_err().to_string();
+            assert!(refused.contains("typo"), "{refused}");
+            assert!(!scene.root().join(".cvmfspublished").exists());
+        }
+    }
+    run(&[b"/b"]).unwrap();
+    run(&[b"/b", b"/typo"]).unwrap_err();
+    fs::remove_dir_all(scene.workshop.source().join("b")).unwrap();
+    scene.workshop.publish();
+    run(&[b"/b"]).unwrap();
+    assert_eq!(head(&scene.root()), head(&scene.workshop.root()), "the replica follows");
+}
+
+#[test]
 fn revisions_without_tags_are_copied_if_the_repository_keeps_all() {
     for collectable in [false, true] {
         let scene = Scene::of(|new| {
