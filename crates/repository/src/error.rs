@@ -12,7 +12,7 @@ use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::write::history::TagError;
 use esker_format::write::keys::KeyError;
-use esker_store::{LockHolder, StoreError};
+use esker_store::{LockHolder, StoreError, is_full};
 
 use crate::gateway::GatewayFailure;
 
@@ -319,6 +319,18 @@ impl RepositoryError {
     pub fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { doing, path, source }
+    }
+
+    /// Returns true if a disk, or the quota of a user on it, is full.
+    pub fn is_full(&self) -> bool {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(this) = cause {
+            if this.downcast_ref::<io::Error>().is_some_and(is_full) {
+                return true;
+            }
+            cause = this.source();
+        }
+        false
     }
 }
 

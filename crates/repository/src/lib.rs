@@ -30,6 +30,7 @@ pub mod random;
 mod recent_objects;
 pub mod replica_state;
 mod repository;
+pub mod reserve;
 mod revisions;
 mod served_files;
 mod served_sink;

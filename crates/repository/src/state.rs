@@ -11,6 +11,7 @@ use esker_store::{Disk, FileLock, Locking, persist, read_file, refuse_link_of_ot
 use crate::condemned;
 use crate::error::RepositoryError;
 use crate::random;
+use crate::reserve;
 use crate::storage::{self, Storage};
 
 /// Folder of the index of published source files.
@@ -31,7 +32,7 @@ pub fn folder(root: &Path) -> PathBuf {
     storage::state_folder(root)
 }
 
-/// Makes the folder, and removes unfinished files of an interrupted publish.
+/// Makes the folder, removes unfinished files of an interrupted publish, and sets space aside for a collect.
 ///
 /// Web servers run as other users and need no access to it.
 pub fn make(storage: &Storage) -> Result<PathBuf, RepositoryError> {
@@ -51,6 +52,9 @@ pub fn make(storage: &Storage) -> Result<PathBuf, RepositoryError> {
             }
             _ => {}
         }
+    }
+    if storage.is_folder() {
+        reserve::keep(disk, &state);
     }
     Ok(state)
 }

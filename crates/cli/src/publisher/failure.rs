@@ -22,8 +22,12 @@ pub(crate) trait OperationError: std::error::Error + Sized {
 
 /// Converts the error of an operation on a repository; `what` says what was not done.
 pub(crate) fn of_operation(what: &str, error: &impl OperationError) -> Failure {
-    if let Some(RepositoryError::Storage(error)) = error.repository() {
-        return of_store(what, error);
+    if let Some(of_storage @ RepositoryError::Storage(error)) = error.repository() {
+        let failure = of_store(what, error);
+        return match hint(of_storage) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        };
     }
     let (kind, hint) = error.repository().map_or_else(|| error.explain(), OperationError::explain);
     let failure = Failure::new(kind, format!("{what}: {}", chain_after(what, error)));
@@ -86,6 +90,9 @@ fn kind(error: &RepositoryError) -> Kind {
 fn hint(error: &RepositoryError) -> Option<&'static str> {
     use RepositoryError as E;
     Some(match error {
+        error if error.is_full() => {
+            "free some space: `esker collect NAME --grace 0` deletes what only old revisions need, and needs no space for that"
+        }
         E::NoRepository(_) => {
             "make one with `esker repo create NAME`, or name its storage with --storage DIR or URL"
         }

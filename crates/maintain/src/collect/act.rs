@@ -1,7 +1,7 @@
 //! The steps of a collect.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::history::Tag;
@@ -12,8 +12,10 @@ use esker_repository::{
     DATABASE_MAX, OpenWork, ReadHead, ReplicaState, Repository, RepositoryError,
     condemned::{Condemned, CondemnedFolder, State},
     head::{HeadLock, Next, exclusively},
+    reserve,
+    state::KNOWN_FILES,
 };
-use esker_store::{FileLock, Swap};
+use esker_store::{Disk, FileLock, Swap};
 
 use super::deletion_log::DeletionLog;
 use super::error::CollectError;
@@ -74,9 +76,40 @@ impl Collect<'_> {
         Ok(plan)
     }
 
-    /// Collects a repository.
+    /// Collects a repository. On a full disk, what is set aside for this is given up, then what can be made again.
     pub fn run(&self, repository: &Repository, now: UnixTime) -> Result<Collected, CollectError> {
+        let (private, state) = (&*repository.disks().private, repository.state());
+        let lists = HashLists::new(repository.sink(), repository.disks().private.clone(), Some(state));
+        let set_aside = || reserve::release(private, state).unwrap_or(false);
+        let made_again = || lists.clear() | clear(private, &state.join(KNOWN_FILES));
+        let mut rooms = [&set_aside as &dyn Fn() -> bool, &made_again].into_iter();
+        let mut is_full = false;
+        loop {
+            match self.attempt(repository, is_full, now) {
+                Err(CollectError::Repository(error)) if error.is_full() => {
+                    if !rooms.any(|make_room| make_room()) {
+                        return Err(error.into());
+                    }
+                    is_full = true;
+                }
+                outcome => {
+                    if repository.storage().is_folder() {
+                        reserve::keep(private, state);
+                    }
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        repository: &Repository,
+        is_full: bool,
+        now: UnixTime,
+    ) -> Result<Collected, CollectError> {
         let mut run = self.start(repository, now)?;
+        run.marker.lists.are_written = !is_full;
         run.log = self.log.as_deref().map(|path| DeletionLog::open(path, now)).transpose()?;
         let tags_removed = run.prune_tags()?;
         let mut marked = run.mark_published()?;
@@ -291,6 +324,12 @@ impl Run<'_> {
         let draft = crate::reflog::rebuild(sink, &self.marker.lists, self.repository.name(), head, self.now)?;
         Ok(sink.put_root(reflog::PATH, &draft.finish())?)
     }
+}
+
+/// Removes the files in a folder; false if there is none.
+fn clear(disk: &dyn Disk, folder: &Path) -> bool {
+    let names = disk.list(folder).unwrap_or_default();
+    names.iter().fold(false, |is_cleared, name| disk.remove(&folder.join(name)).is_ok() | is_cleared)
 }
 
 /// Returns the names of a set in their own order, which is by algorithm first.

@@ -134,7 +134,7 @@ impl Marker<'_> {
     }
 
     pub(crate) fn sorter(&self) -> Sorter {
-        Sorter::new(self.private.clone(), &self.scratch, self.collect.buffer)
+        Sorter::new(self.private.clone(), &self.scratch, self.collect.buffer).with_memory_if_full()
     }
 
     /// Calls `work` for every item by all threads.

@@ -27,6 +27,8 @@ pub(crate) struct Sorter {
     limit: usize,
     buffer: Vec<Tagged>,
     runs: Vec<Run>,
+    /// True if the records stay in memory where the disk is full.
+    may_stay_in_memory: bool,
 }
 
 /// Sorted records in a file without a name, which is gone with its last handle.
@@ -46,7 +48,19 @@ pub(crate) struct SortedSet {
 impl Sorter {
     /// Makes a sorter that buffers this many records and spills into this folder.
     pub(crate) fn new(disk: Arc<dyn Disk>, folder: &Path, limit: usize) -> Self {
-        Self { disk, folder: folder.to_owned(), limit: limit.max(2), buffer: Vec::new(), runs: Vec::new() }
+        Self {
+            disk,
+            folder: folder.to_owned(),
+            limit: limit.max(2),
+            buffer: Vec::new(),
+            runs: Vec::new(),
+            may_stay_in_memory: false,
+        }
+    }
+
+    /// Sets that the records stay in memory, whatever they take, where the disk is full.
+    pub(crate) fn with_memory_if_full(self) -> Self {
+        Self { may_stay_in_memory: true, ..self }
     }
 
     /// Adds records.
@@ -90,9 +104,26 @@ impl Sorter {
     fn make_room(&mut self) -> Result<(), RepositoryError> {
         self.sort_buffer();
         if self.buffer.len() > self.limit / 2 {
-            self.spill()?;
+            let spilled = self.spill();
+            self.or_in_memory(spilled)?;
         }
         Ok(())
+    }
+
+    /// Returns the records to memory if writing failed because the disk is full.
+    fn or_in_memory(&mut self, written: Result<(), RepositoryError>) -> Result<(), RepositoryError> {
+        match written {
+            Err(error) if self.may_stay_in_memory && error.is_full() => {
+                for run in std::mem::take(&mut self.runs) {
+                    RunReader::new(&run, &self.folder)
+                        .try_for_each(|record| record.map(|record| self.buffer.push(record)))?;
+                }
+                self.sort_buffer();
+                self.limit = usize::MAX;
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     fn sort_buffer(&mut self) {
@@ -106,21 +137,16 @@ impl Sorter {
         });
     }
 
+    /// Writes the buffer to a run; a failure leaves it as it was.
     fn spill(&mut self) -> Result<(), RepositoryError> {
-        let mut buffer = std::mem::take(&mut self.buffer);
         let mut writer = self.run()?;
-        for record in &buffer {
+        for record in &self.buffer {
             writer.push(record)?;
         }
         let run = writer.finish()?;
         self.runs.push(run);
-        buffer.clear();
-        self.buffer = buffer;
-        if self.runs.len() >= FAN_IN {
-            let merged = self.merge()?;
-            self.runs.push(merged);
-        }
-        Ok(())
+        self.buffer.clear();
+        if self.runs.len() >= FAN_IN { self.merge() } else { Ok(()) }
     }
 
     fn run(&self) -> Result<RunWriter<'_>, RepositoryError> {
@@ -128,10 +154,9 @@ impl Sorter {
         Ok(RunWriter { sorter: self, file, len: 0, buffer: Vec::with_capacity(READ + Tagged::LEN) })
     }
 
-    /// Merges all runs into one, and joins equal records.
-    fn merge(&mut self) -> Result<Run, RepositoryError> {
-        let runs = std::mem::take(&mut self.runs);
-        let mut readers: Vec<_> = runs.iter().map(|run| RunReader::new(run, &self.folder)).collect();
+    /// Merges all runs into one, and joins equal records; a failure leaves the runs as they were.
+    fn merge(&mut self) -> Result<(), RepositoryError> {
+        let mut readers: Vec<_> = self.runs.iter().map(|run| RunReader::new(run, &self.folder)).collect();
         let mut heap = BinaryHeap::new();
         for (number, reader) in readers.iter_mut().enumerate() {
             heap.extend(reader.next().transpose()?.map(|record| Reverse((record, number))));
@@ -148,27 +173,23 @@ impl Sorter {
             }
         }
         joined.map_or(Ok(()), |last| writer.push(&last))?;
-        writer.finish()
+        let merged = writer.finish()?;
+        self.runs = vec![merged];
+        Ok(())
     }
 
     /// Returns the set of all records.
     pub(crate) fn finish(mut self) -> Result<SortedSet, RepositoryError> {
         self.sort_buffer();
-        if self.runs.is_empty() {
-            return Ok(SortedSet { folder: self.folder, memory: self.buffer, run: None });
+        if !self.runs.is_empty() && !self.buffer.is_empty() {
+            let spilled = self.spill();
+            self.or_in_memory(spilled)?;
         }
-        if !self.buffer.is_empty() {
-            self.spill()?;
+        if self.runs.len() > 1 {
+            let merged = self.merge();
+            self.or_in_memory(merged)?;
         }
-        self.buffer = Vec::new();
-        let run = match (self.runs.pop(), self.runs.is_empty()) {
-            (Some(only), true) => only,
-            (last, _) => {
-                self.runs.extend(last);
-                self.merge()?
-            }
-        };
-        Ok(SortedSet { folder: self.folder, memory: Vec::new(), run: Some(run) })
+        Ok(SortedSet { folder: self.folder, memory: self.buffer, run: self.runs.pop() })
     }
 
     /// Returns the number of spilled runs.

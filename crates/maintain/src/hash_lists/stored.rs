@@ -21,6 +21,8 @@ pub(crate) struct HashLists<'r> {
     disk: Arc<dyn Disk>,
     /// None if lists are not kept.
     folder: Option<PathBuf>,
+    /// False if no list is written, since the disk is full.
+    pub(crate) are_written: bool,
     /// True if a damaged catalog counts as missing.
     lenient: bool,
 }
@@ -28,13 +30,13 @@ pub(crate) struct HashLists<'r> {
 impl<'r> HashLists<'r> {
     /// Returns the lists of a repository; they are kept if there is a state folder.
     pub(crate) fn new(sink: &'r dyn StoredFiles, disk: Arc<dyn Disk>, state: Option<&Path>) -> Self {
-        Self { sink, disk, folder: state.map(|state| state.join(FOLDER)), lenient: false }
+        Self { sink, disk, folder: state.map(|state| state.join(FOLDER)), are_written: true, lenient: false }
     }
 
     /// Returns the same lists, for which a damaged catalog counts as missing.
     pub(crate) fn lenient(&self) -> Self {
         let (disk, folder) = (self.disk.clone(), self.folder.clone());
-        Self { sink: self.sink, disk, folder, lenient: true }
+        Self { sink: self.sink, disk, folder, are_written: self.are_written, lenient: true }
     }
 
     /// Returns the list of a catalog; none if the storage does not have the catalog and the list was never made.
@@ -71,7 +73,7 @@ impl<'r> HashLists<'r> {
 
     /// Stores a list. Losing one costs time only, so a failure is no error.
     pub(crate) fn keep(&self, catalog: &ContentHash, list: &HashList) {
-        let Some(path) = self.path(catalog) else { return };
+        let Some(path) = self.path(catalog).filter(|_| self.are_written) else { return };
         for folder in path.ancestors().skip(1).take(2).collect::<Vec<_>>().into_iter().rev() {
             let _ = self.disk.make_dir(folder);
         }
@@ -86,6 +88,17 @@ impl<'r> HashLists<'r> {
         let text = catalog.to_string();
         let (first, rest) = text.split_at_checked(2)?;
         Some(self.folder.as_ref()?.join(first).join(rest))
+    }
+
+    /// Removes all lists; false if there is none.
+    pub(crate) fn clear(&self) -> bool {
+        let is_kept = |folder: &PathBuf| {
+            let lists = self.disk.list(folder).unwrap_or_default();
+            lists.iter().any(|first| self.disk.list(&folder.join(first)).is_ok_and(|inner| !inner.is_empty()))
+        };
+        let has_lists = self.folder.as_ref().is_some_and(is_kept);
+        self.retain(&HashSet::new());
+        has_lists
     }
 
     /// Removes the lists of all other catalogs, and what interrupted writers left.

@@ -5,6 +5,7 @@ mod branches;
 mod changing;
 mod collecting;
 mod corpus;
+mod full_disk;
 mod info;
 mod keeping_catalogs;
 mod keys;
