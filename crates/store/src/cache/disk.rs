@@ -390,12 +390,12 @@ fn unfinished(temporary: &str) -> Option<&str> {
 pub(crate) const TEMPORARY_PREFIX: &str = ".new-";
 
 fn temporary_name(path: &Path) -> io::Result<PathBuf> {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut temporary = OsString::from(TEMPORARY_PREFIX);
-    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-    temporary.push(format!("{}-{number}-", std::process::id()));
+    // Processes in containers, which share storage, may have the same process id.
+    let number = RandomState::new().build_hasher().finish();
+    temporary.push(format!("{}-{number:016x}-", std::process::id()));
     temporary.push(name);
     Ok(path.with_file_name(temporary))
 }
@@ -403,6 +403,17 @@ fn temporary_name(path: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_temporary_names_differ_beyond_process_and_order() {
+        let of = |path: &str| temporary_name(Path::new(path)).expect("a name");
+        let (first, second) = (of("/folder/file"), of("/folder/file"));
+        let prefix = format!("/folder/{TEMPORARY_PREFIX}{}-", std::process::id());
+        let random =
+            |path: &Path| path.to_str()?.strip_prefix(&prefix)?.strip_suffix("-file").map(str::to_owned);
+        assert!(random(&first).is_some_and(|number| number.len() == 16), "{first:?}");
+        assert!(random(&second).is_some() && first != second);
+    }
 
     #[test]
     fn the_folder_of_a_name_alone_is_the_current_one() {
