@@ -17,6 +17,7 @@ use crate::error::{Context, Failure, Kind, warn};
 use crate::image::{ImageArgs, ImageNamed};
 use crate::logging::LogArgs;
 use crate::mounting::config_repository;
+use crate::output::tell;
 use crate::process::respawn::{Respawn, start_again};
 use crate::process::tuning;
 use crate::settings::Settings;
@@ -31,9 +32,9 @@ use place::{canonical, directory, remove_dead};
 /// Example: esker mount http://server/cvmfs/sw.example.org /mnt/sw --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one; NAME@TAG is its
-    /// revision with this tag. Or a squashfs image: a file (also SIF or AppImage), http://host/image.sqfs, or a file of
-    /// a repository as NAME:/path
+    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured, or published from
+    /// this machine; NAME@TAG is its revision with this tag. Or a squashfs image: a file (also SIF or AppImage),
+    /// http://host/image.sqfs, or a file of a repository as NAME:/path
     #[arg(value_name = "URL|NAME|IMAGE")]
     url: String,
 
@@ -110,7 +111,14 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
             Ok(())
         });
     }
-    start(&resolve::resolve(&args, settings, mountpoint, line)?, !args.no_supervisor, line)
+    let spec = resolve::resolve(&args, settings, mountpoint, line)?;
+    if address::is_name(repository)
+        && let ContentSpec::Repository(found) = &spec.content
+        && let Some(folder) = found.options.servers.url().strip_prefix("file://")
+    {
+        tell(&format!("esker: {repository} has no server in the configuration; it is read from {folder}\n"));
+    }
+    start(&spec, !args.no_supervisor, line)
 }
 
 /// Resolves the options of a mount again, as `esker mount` did with these arguments.

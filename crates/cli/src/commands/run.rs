@@ -9,9 +9,9 @@ use crate::mounting::open::{mount_options, session_options};
 use crate::mounting::run_mounted::{MountedRun, ToMount, end_as, take_signals};
 use crate::process::limits::OpenFiles;
 use crate::process::respawn::read_proxies;
+use crate::publisher;
 use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::settings::missing_colon::hint_at_colon;
-use crate::settings::repository::ResolvedRepository;
 use crate::settings::{Settings, SourceSettings};
 
 /// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.
@@ -22,8 +22,8 @@ use crate::settings::{Settings, SourceSettings};
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one; NAME@TAG is its
-    /// revision with this tag. Or a root directory:
+    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured, or published from
+    /// this machine; NAME@TAG is its revision with this tag. Or a root directory:
     /// a squashfs image (a file, http://host/image.sqfs, or NAME:/path/image.sqfs), a directory with a system in it
     /// (written with a `/`), or a folder of a repository as NAME:/path
     #[arg(value_name = "REPOSITORY|IMAGE", required_unless_present = "repo")]
@@ -86,7 +86,7 @@ pub(crate) fn run(
     let mut to_mount: Vec<ToMount> = Vec::new();
     for url in &urls {
         let checked =
-            ResolvedRepository::new(url, &args.repository, settings).map_err(|f| hint_at_colon(url, f))?;
+            publisher::resolve(url, &args.repository, settings).map_err(|f| hint_at_colon(url, f))?;
         let name = &checked.address.name;
         if to_mount.iter().any(|other| other.checked.address.name == *name) {
             return Err(Failure::usage(format!("{name} is named twice")).hint("name each repository once"));

@@ -132,6 +132,11 @@ impl ResolvedRepository {
         Ok(Self { address, options, configured, tag })
     }
 
+    /// Returns the same repository at the revision with a tag.
+    pub(crate) fn tagged(self, tag: Option<&str>) -> Self {
+        Self { tag: tag.map(str::to_owned), ..self }
+    }
+
     /// Returns the options of a mount of this repository.
     pub(crate) fn into_spec(self, view: &ViewOptions, push: Push) -> Result<RepositorySpec, Failure> {
         let Self { address, options, configured, tag } = self;

@@ -11,6 +11,7 @@ use super::folders::Settings;
 use super::repository::ResolvedRepository;
 use super::{cache, servers};
 use crate::error::Failure;
+use crate::publisher;
 
 /// Options of a command for servers and caches, above the settings of the user.
 #[derive(Clone, Debug)]
@@ -49,7 +50,7 @@ impl SourceSettings {
 
     /// Resolves the repository at a URL or with a name.
     pub(crate) fn repository(&self, place: &str) -> Result<ResolvedRepository, Failure> {
-        ResolvedRepository::new(place, &self.args, &self.settings)
+        publisher::resolve(place, &self.args, &self.settings)
     }
 
     /// Returns a path in a repository, for reading without a mount.

@@ -1,6 +1,5 @@
 //! Opens a repository for reading without mounting it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use esker_node::mount_spec::RepositorySpec;
@@ -13,13 +12,10 @@ use esker_view::{Pin, View, ViewOptions};
 use crate::error::Failure;
 use crate::mounting::open::{open_resolved, view_options};
 use crate::output::lossy;
-use crate::publisher::readable;
-use crate::settings::address::is_name;
+use crate::publisher::published_here;
+use crate::settings::Settings;
 use crate::settings::args::{Located, PlaceArgs};
-use crate::settings::configuration;
 use crate::settings::missing_colon::hint_at_colon;
-use crate::settings::{MEMORY, Settings};
-
 use crate::settings::repository::ResolvedRepository;
 use crate::trees::walk::Walk;
 
@@ -53,7 +49,7 @@ impl Browsed {
         let named = place.locate()?.repository;
         // What is published, and not what this user's environment makes of it.
         let options = ViewOptions { pin, raw_targets: true, ..view_options(settings) };
-        let checked = match published_here(place, named, settings)? {
+        let checked = match published_here(named, &place.published, &place.repository, settings)? {
             Some(checked) => checked,
             None => ResolvedRepository::new(named, &place.repository, settings)?,
         };
@@ -94,47 +90,6 @@ impl Browsed {
     pub(crate) fn describe(&self) -> String {
         format!("{}:/{}", self.name, lossy(&self.path).trim_start_matches('/'))
     }
-}
-
-/// Finds a repository that is published from this machine: in its storage, verified with its publisher's own key. A
-/// configured repository comes first, unless options name the storage or the keys.
-fn published_here(
-    place: &PlaceArgs,
-    named: &str,
-    settings: &Settings,
-) -> Result<Option<ResolvedRepository>, Failure> {
-    let is_asked_for = place.published.is_given();
-    if !is_name(named) {
-        return match is_asked_for {
-            true => Err(Failure::usage(format!(
-                "--storage and --keys are for the NAME of a repository, and {named} is none"
-            ))),
-            false => Ok(None),
-        };
-    }
-    let name = configuration::full_name(settings, named)?;
-    let is_configured = || {
-        let parameters = configuration::load(settings, Some(name.as_str()));
-        !place.repository.server.is_empty() || parameters.get("CVMFS_SERVER_URL").is_some()
-    };
-    if !is_asked_for && is_configured() {
-        return Ok(None);
-    }
-    let found = match place.published.place(name.as_str(), settings) {
-        Ok(found) if is_asked_for || found.is_ours() => found,
-        Err(failure) if is_asked_for => return Err(failure),
-        _ => return Ok(None),
-    };
-    let mut repository = place.repository.clone().without_broker();
-    repository.fqrn = Some(name.to_string());
-    if repository.public_key.is_empty() {
-        repository.public_key.push(found.keys.public_key_file());
-    }
-    let readable = readable(&found.root)?;
-    if readable.is_private && repository.cache.is_none() {
-        repository.cache = Some(PathBuf::from(MEMORY));
-    }
-    ResolvedRepository::new(&readable.url, &repository, settings).map(Some)
 }
 
 impl Drop for Browsed {

@@ -50,6 +50,7 @@ mod metrics;
 mod namespaces;
 mod neighbours;
 mod object_storage;
+mod operators;
 mod passphrases;
 mod pins;
 mod profiles;

@@ -12,7 +12,7 @@ use crate::image::ImageNamed;
 use crate::logging;
 use crate::mounting::open::mount_options;
 use crate::process::confine;
-use crate::settings::repository::ResolvedRepository;
+use crate::publisher;
 use crate::settings::{Settings, SourceSettings};
 
 /// Resolves the options of a mount. `line` is the command line after the program's name.
@@ -55,7 +55,7 @@ pub(super) fn resolve(
 }
 
 fn repository(args: &Args, settings: &Settings) -> Result<(ContentSpec, Presentation, String), Failure> {
-    let resolved = ResolvedRepository::new(&args.url, &args.repository, settings)?;
+    let resolved = publisher::resolve(&args.url, &args.repository, settings)?;
     let push = resolved.push(args.view.push.as_ref());
     let is_pinned = args.view.pin().is_some() || resolved.is_tagged();
     let mut view = mount_options(settings, &args.view, &args.testing);
