@@ -157,6 +157,11 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// Parses a rate of bytes a second: `50M/s`, or a size.
+pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
+    parse_size(text.strip_suffix("/s").unwrap_or(text))
+}
+
 /// Reads `500M`, `2GiB`, `1.5 TiB` or a number of bytes; all units are powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is not a size: write a number of bytes, 500M or 2GiB");

@@ -5,17 +5,20 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_maintain::{
-    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, MirrorServer, Repair, Repaired, note_outcome,
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, MirrorServer, Repair, Repaired,
+    note_outcome,
 };
-use esker_repository::ReplicaState;
+use esker_repository::{ReplicaState, signed::SMALL_FILE_MAX};
 use esker_store::{LocalSink, StoredFiles};
 use serde_json::json;
 
 use crate::error::{Context as _, Failure, Kind, of_store};
-use crate::output::{Output, parse_size, show, size};
+use crate::output::{Output, parse_rate, show, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
-use crate::publisher::{Interrupt, Place, PublisherArgs, now, of_operation, refuse_address};
+use crate::publisher::{
+    Interrupt, Place, PublisherArgs, for_each, names_in, now, of_operation, refuse_address,
+};
 use crate::settings::Settings;
 
 /// Checks a repository in a folder or on a server, and repairs one in a folder if requested.
@@ -28,9 +31,13 @@ use crate::settings::Settings;
 /// Example: esker check sw.example.org --data --scrub 50M/s
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Name of the repository, its folder, or its URL on a server
-    #[arg(value_name = "NAME|DIR|URL")]
-    target: PathBuf,
+    /// Names of repositories, their folders, or their URLs on a server
+    #[arg(value_name = "NAME|DIR|URL", required_unless_present = "all")]
+    targets: Vec<PathBuf>,
+
+    /// Check all repositories in the storage folder, one after the other
+    #[arg(long, conflicts_with = "targets")]
+    all: bool,
 
     #[command(flatten)]
     place: PublisherArgs,
@@ -53,7 +60,7 @@ pub(crate) struct Args {
     data: bool,
 
     /// Maximum rate of reads with --data, like 50M/s [default: no limit]
-    #[arg(long, value_name = "RATE", value_parser = rate, requires = "data")]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, requires = "data")]
     scrub: Option<u64>,
 
     /// Fetch missing and damaged objects from this mirror, a folder or URL, rebuild a damaged reflog, and publish a
@@ -81,17 +88,25 @@ pub(crate) struct Args {
     json: bool,
 }
 
-fn rate(text: &str) -> Result<u64, String> {
-    parse_size(text.strip_suffix("/s").unwrap_or(text))
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
+    let targets = match args.all {
+        true => names_in(&args.place.storage_folder(settings)?)?.into_iter().map(PathBuf::from).collect(),
+        false => args.targets.clone(),
+    };
+    if let (Some(from), [_, _, ..]) = (&args.repair, targets.as_slice()) {
+        return Err(Failure::usage(format!("--repair {} is a mirror of one repository", from.display()))
+            .hint("name one repository; --repair-reflog and --repair-counters work with several"));
+    }
+    for_each(&targets, "have faults or were not checked", |target| one(target, args, settings, &interrupt))
 }
 
-pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+fn one(target: &Path, args: &Args, settings: &Settings, interrupt: &Interrupt) -> Result<(), Failure> {
     use std::os::unix::ffi::OsStrExt as _;
-    let interrupt = Interrupt::on_signals()?;
-    let url = args.target.to_str().filter(|text| is_url(text)).map(|text| text.trim_end_matches('/'));
+    let url = target.to_str().filter(|text| is_url(text)).map(|text| text.trim_end_matches('/'));
     let (place, keys) = match url {
         Some(url) => server(url, args, settings)?,
-        None => place(args, settings)?,
+        None => place(target, args, settings)?,
     };
     let name = place.name.clone();
     let spool = place.spool_folder().filter(|_| url.is_none()).map(Path::to_owned);
@@ -126,7 +141,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let left = check.run_remote(&server, &checked, &scratch.0, now()).map_err(failed)?;
         Repaired { left, ..Repaired::default() }
     } else if args.repair.is_some() || args.repair_reflog || args.repair_counters {
-        let mirror = args.repair.as_deref().map(mirror).transpose()?;
+        let mirror = args.repair.as_deref().map(|from| mirror(from, &place)).transpose()?;
         let publisher = place.keys.publisher().ok();
         let open = || place.try_open();
         let may_publish = publisher.is_some() || args.repair_counters;
@@ -189,31 +204,44 @@ fn server(url: &str, args: &Args, settings: &Settings) -> Result<(Place, Option<
     Ok((place, keys))
 }
 
-/// Returns the mirror in a folder or at a URL.
-fn mirror(from: &Path) -> Result<Box<dyn StoredFiles>, Failure> {
+/// Returns the mirror in a folder or at a URL, which has to have the repository.
+fn mirror(from: &Path, place: &Place) -> Result<Box<dyn StoredFiles>, Failure> {
     let text = from.to_string_lossy();
-    if !is_url(&text) && !text.starts_with("file://") {
+    let asking = format!("can't repair from {text}");
+    let files: Box<dyn StoredFiles> = if is_url(&text) || text.starts_with("file://") {
+        Box::new(MirrorServer::new(&text, None).map_err(|error| of_store(&asking, &error))?)
+    } else {
         refuse_address("--repair", from)?;
-        return Ok(Box::new(LocalSink::open(from)));
-    }
-    let server = MirrorServer::new(&text, None).map_err(|error| of_store("can't ask the mirror", &error))?;
-    Ok(Box::new(server))
+        Box::new(LocalSink::open(from))
+    };
+    let head = files.read(manifest::PATH, SMALL_FILE_MAX).map_err(|error| of_store(&asking, &error))?;
+    let named = head.map(|bytes| Manifest::parse(&bytes).map(|head| head.name));
+    let unusable = match named {
+        None => format!("there is no repository: it has no {}", manifest::PATH),
+        Some(Err(error)) => format!("its {} can't be read: {error}", manifest::PATH),
+        Some(Ok(Some(name))) if name != place.name.as_str() => format!("it has the repository {name}"),
+        Some(Ok(_)) => return Ok(files),
+    };
+    let name = &place.name;
+    Err(Failure::usage(format!("{asking}: {unusable}")).hint(format!(
+        "name a folder or URL of {name} itself, like http://stratum1.example.org/cvmfs/{name}"
+    )))
 }
 
 /// Returns the repository, and the known public keys of its owner.
-fn place(args: &Args, settings: &Settings) -> Result<(Place, Option<MasterKeys>), Failure> {
-    refuse_address("NAME|DIR|URL", &args.target)?;
-    let shown = args.target.display();
-    let is_folder = args.target.join(manifest::PATH).exists() || args.target.components().count() > 1;
+fn place(target: &Path, args: &Args, settings: &Settings) -> Result<(Place, Option<MasterKeys>), Failure> {
+    refuse_address("NAME|DIR|URL", target)?;
+    let shown = target.display();
+    let is_folder = target.join(manifest::PATH).exists() || target.components().count() > 1;
     let place = if is_folder {
-        let bytes = std::fs::read(args.target.join(manifest::PATH)).unwrap_or_default();
+        let bytes = std::fs::read(target.join(manifest::PATH)).unwrap_or_default();
         let named = Manifest::parse(&bytes).ok().and_then(|head| head.name);
         // A damaged manifest has no name; the folder has.
-        let last = args.target.file_name().map(|name| name.to_string_lossy().into_owned());
+        let last = target.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = named.or(last).ok_or_else(|| Failure::usage(format!("{shown} names no repository")))?;
-        args.place.place_at(&name, &args.target, settings)?
+        args.place.place_at(&name, target, settings)?
     } else {
-        args.place.place(&args.target.to_string_lossy(), settings)?
+        args.place.place(&target.to_string_lossy(), settings)?
     };
     if !place.root.is_dir() {
         let text = format!("there is no repository in {}", place.root.display());

@@ -1,18 +1,19 @@
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_maintain::{Collect, CollectError, CollectPlan, Collected, Keep};
-use esker_repository::{OpenWork, RememberedStorage, RepositoryError};
+use esker_repository::{OpenWork, RepositoryError};
 use serde_json::json;
 
-use crate::error::{Failure, Kind, warn};
+use crate::error::{Failure, warn};
 use crate::output::{Output, parse_duration, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
-use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, collect_progress, now, of_operation};
+use crate::publisher::{
+    Interrupt, LockArgs, Place, PublisherArgs, collect_progress, for_each, names_in, now, of_operation,
+};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -92,42 +93,16 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let mut out = Output::new();
-    let Some(name) = &args.name else { return all(args, settings, &interrupt, out) };
-    let (plan, done) = one(args, name, settings, &interrupt)?;
-    print(&mut out, name, &plan, done.as_ref(), args.json)?;
-    out.finish()
-}
-
-/// Collects every repository of the storage folder; one that can't be collected doesn't hold up the others.
-fn all(args: &Args, settings: &Settings, interrupt: &Interrupt, mut out: Output) -> Result<(), Failure> {
-    let folder = args.place.storage_folder(settings)?;
-    let mut names: Vec<String> = std::fs::read_dir(&folder)
-        .map_err(|error| Failure::failed(format!("can't list {}: {error}", folder.display())))?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| RepositoryName::parse(name).is_ok() && is_repository(&folder.join(name)))
-        .collect();
-    names.sort_unstable();
-    let mut failed = 0;
-    for name in &names {
-        match one(args, name, settings, interrupt) {
-            Ok((plan, done)) => print(&mut out, name, &plan, done.as_ref(), args.json)?,
-            Err(failure) if failure.kind == Kind::Interrupted => return Err(failure),
-            Err(failure) => {
-                failed += 1;
-                warn(Some(&failure.message));
-            }
-        }
-    }
-    out.finish()?;
-    match failed {
-        0 => Ok(()),
-        count => Err(Failure::failed(format!("{count} of {} repositories were not collected", names.len()))),
-    }
-}
-
-fn is_repository(folder: &Path) -> bool {
-    folder.join(esker_format::manifest::PATH).exists() || RememberedStorage::is_at(folder)
+    let names = match &args.name {
+        Some(name) => vec![name.clone()],
+        None => names_in(&args.place.storage_folder(settings)?)?,
+    };
+    for_each(&names, "were not collected", |name| {
+        let mut out = Output::new();
+        let (plan, done) = one(args, name, settings, &interrupt)?;
+        print(&mut out, name, &plan, done.as_ref(), args.json)?;
+        out.finish()
+    })
 }
 
 fn one(

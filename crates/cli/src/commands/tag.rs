@@ -4,7 +4,10 @@ use esker_vfs::Time;
 
 use crate::error::Failure;
 use crate::output::{self, Output};
-use crate::publisher::{ChangeArgs, GatewayArgs, Interrupt, LeaseArgs, NamedArgs, now, of_operation};
+use crate::publisher::{
+    ChangeArgs, GatewayArgs, Interrupt, LeaseArgs, PublisherArgs, for_each, names_in, now, of_operation,
+    publishable,
+};
 use crate::settings::Settings;
 use crate::trees::entry::time_text;
 use crate::trees::revision_source::RevisionArgs;
@@ -15,14 +18,56 @@ commands! {
     args, call;
     List(Box<ListArgs>) => list(&args, call.settings);
     Show(Box<ShowArgs>) => show(&args, call.settings);
-    Add(AddArgs) => apply(&args.placed.named, &args.change(), (&args.placed.change, &args.placed.gateway), call.settings);
+    Add(AddArgs) => apply(&args.placed.each, &args.change()?, (&args.placed.change, &args.placed.gateway), call.settings);
     /// Moves a tag to another revision.
     ///
     /// The tag keeps its branch, and without `--message` its description.
     ///
     /// Example: esker tag move sw.example.org production --revision v1.2
-    Move(PlacedArgs) => apply(&args.named, &args.change(), (&args.change, &args.gateway), call.settings);
-    Remove(RemoveArgs) => apply(&args.named, &TagChange::Remove { names: args.tags }, (&args.change, &args.gateway), call.settings);
+    Move(PlacedArgs) => apply(&args.each, &args.change()?, (&args.change, &args.gateway), call.settings);
+    Remove(RemoveArgs) => apply(&args.each, &TagChange::Remove { names: args.each.tags()? }, (&args.change, &args.gateway), call.settings);
+}
+
+/// Repositories whose tags change, and the names of the tags.
+#[derive(clap::Args, Debug)]
+pub(crate) struct EachArgs {
+    /// Names of repositories, separated by commas, unless --all stands for them; then the names of tags
+    #[arg(value_name = "NAME[,NAME…] TAG", required = true)]
+    names: Vec<String>,
+
+    /// Change the tags of all repositories in the storage folder, but for replicas
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+}
+
+impl EachArgs {
+    /// Returns the repositories.
+    fn repositories(&self, settings: &Settings) -> Result<Vec<String>, Failure> {
+        match self.names.first().filter(|_| !self.all) {
+            Some(names) => Ok(names.split(',').map(str::to_owned).collect()),
+            None => publishable(&self.place, settings),
+        }
+    }
+
+    /// Returns the tags.
+    fn tags(&self) -> Result<Vec<String>, Failure> {
+        match self.names.get(usize::from(!self.all)..) {
+            Some(tags @ [_, ..]) => Ok(tags.to_vec()),
+            _ => Err(Failure::usage("the name of a tag is missing").hint("as in: esker tag add NAME v1.2")),
+        }
+    }
+
+    /// Returns the only tag.
+    fn tag(&self) -> Result<String, Failure> {
+        match <[String; 1]>::try_from(self.tags()?) {
+            Ok([tag]) => Ok(tag),
+            Err(tags) => Err(Failure::usage(format!("{} tags are named, and one can be", tags.len()))
+                .hint("separate the names of several repositories by commas")),
+        }
+    }
 }
 
 /// Lists the tags of a repository, newest first.
@@ -30,9 +75,13 @@ commands! {
 /// Example: esker tag list sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct ListArgs {
-    /// Repository: its NAME or URL
-    #[arg(value_name = "NAME|URL")]
-    place: String,
+    /// Repositories: their NAMEs or URLs
+    #[arg(value_name = "NAME|URL", required_unless_present = "all")]
+    places: Vec<String>,
+
+    /// List the tags of all repositories in the storage folder
+    #[arg(long, conflicts_with = "places")]
+    all: bool,
 
     /// List the branches instead, each with its newest tag
     #[arg(long)]
@@ -71,11 +120,7 @@ pub(crate) struct ShowArgs {
 #[derive(clap::Args, Debug)]
 pub(crate) struct PlacedArgs {
     #[command(flatten)]
-    named: NamedArgs,
-
-    /// Name of the tag
-    #[arg(value_name = "TAG")]
-    tag: String,
+    each: EachArgs,
 
     /// Revision: a number, another tag, or the hash of a root catalog [default: the newest]
     #[arg(long, value_name = "REVISION")]
@@ -111,11 +156,7 @@ pub(crate) struct AddArgs {
 #[derive(clap::Args, Debug)]
 pub(crate) struct RemoveArgs {
     #[command(flatten)]
-    named: NamedArgs,
-
-    /// Names of the tags
-    #[arg(value_name = "TAG", required = true)]
-    tags: Vec<String>,
+    each: EachArgs,
 
     #[command(flatten)]
     change: ChangeArgs,
@@ -125,17 +166,17 @@ pub(crate) struct RemoveArgs {
 }
 
 impl PlacedArgs {
-    fn change(&self) -> TagChange {
+    fn change(&self) -> Result<TagChange, Failure> {
         let description = self.message.clone().unwrap_or_default();
-        TagChange::Move { name: self.tag.clone(), revision: self.revision.clone(), description }
+        Ok(TagChange::Move { name: self.each.tag()?, revision: self.revision.clone(), description })
     }
 }
 
 impl AddArgs {
-    fn change(&self) -> TagChange {
-        let (PlacedArgs { tag, revision, message, .. }, force) = (&self.placed, self.force);
+    fn change(&self) -> Result<TagChange, Failure> {
+        let (PlacedArgs { each, revision, message, .. }, force) = (&self.placed, self.force);
         let description = message.clone().unwrap_or_default();
-        TagChange::Add { name: tag.clone(), revision: revision.clone(), description, force }
+        Ok(TagChange::Add { name: each.tag()?, revision: revision.clone(), description, force })
     }
 }
 
@@ -145,7 +186,20 @@ pub(crate) fn when(seconds: i64) -> String {
 }
 
 fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
-    let revisions = args.source.open(&args.place, settings)?;
+    let places = match args.all {
+        true => names_in(&args.source.published.storage_folder(settings)?)?,
+        false => args.places.clone(),
+    };
+    for_each(&places, "have tags that were not read", |place| {
+        if places.len() > 1 && !args.json {
+            show_name(place)?;
+        }
+        list_of(place, args, settings)
+    })
+}
+
+fn list_of(place: &str, args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
+    let revisions = args.source.open(place, settings)?;
     let mut out = Output::new();
     if args.branches {
         let branches = revisions.history().map(BranchInfo::list).unwrap_or_default();
@@ -164,7 +218,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
         return out.finish();
     }
     if revisions.tags().is_empty() {
-        out.line(format!("{} has no tags", args.place))?;
+        out.line(format!("{place} has no tags"))?;
     }
     let width = revisions.tags().iter().map(|tag| tag.name.chars().count()).max().unwrap_or_default();
     for tag in revisions.tags().iter().map(TagInfo::from) {
@@ -215,18 +269,39 @@ fn show(args: &ShowArgs, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn apply(
-    named: &NamedArgs,
+    each: &EachArgs,
     change: &TagChange,
-    (args, gateway): (&ChangeArgs, &GatewayArgs),
+    options: (&ChangeArgs, &GatewayArgs),
     settings: &Settings,
 ) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let place = gateway.place(&named.place, &named.name, settings)?;
+    let repositories = each.repositories(settings)?;
+    for_each(&repositories, "have tags that were not changed", |name| {
+        if repositories.len() > 1 && !options.0.json {
+            show_name(name)?;
+        }
+        apply_to(name, &each.place, change, options, (settings, &interrupt))
+    })
+}
+
+/// Prints the name of one of several repositories, above what is told of it.
+fn show_name(name: &str) -> Result<(), Failure> {
+    output::show(false, (), |out| out.line(out.bold(name)))
+}
+
+fn apply_to(
+    name: &str,
+    place: &PublisherArgs,
+    change: &TagChange,
+    (args, gateway): (&ChangeArgs, &GatewayArgs),
+    (settings, interrupt): (&Settings, &Interrupt),
+) -> Result<(), Failure> {
+    let place = gateway.place(place, name, settings)?;
     let all = LeaseArgs { paths: &[], token: None, take_over: gateway.take_over };
     let session = if args.dry_run { None } else { place.lease(all, args.lock, args.json)? };
     let repository = match &session {
         Some(session) => place.open_leased(session)?,
-        None => place.open(args.lock, &interrupt, args.json)?,
+        None => place.open(args.lock, interrupt, args.json)?,
     };
     let done = match args.dry_run {
         true => change.dry_run(&repository),

@@ -149,6 +149,7 @@ fn hint(error: &RepositoryError) -> Option<&'static str> {
         E::UnknownParts { .. } => {
             "nothing was published; publish with a version that knows them, or with the program that wrote the catalog"
         }
+        E::Reflog(_) => "rebuild it from the catalogs with `esker check NAME --repair-reflog`",
         E::NotListed(_) => "the owner of the master key puts it there with `esker repo resign NAME`",
         E::Passphrase { .. } => {
             "run this on a terminal, or name a file with the passphrase in ESKER_KEY_PASSPHRASE_FILE"

@@ -4,10 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
+use esker_testkit::mirror::Mirror;
 
 use crate::publishing::{NAME, Workshop};
 use crate::test_env::words;
 use crate::test_user::TestUser;
+
+const SECOND: &str = "second.test";
 
 fn workshop() -> Workshop {
     Workshop::with(TestUser::ordinary(), |tree| {
@@ -63,5 +66,75 @@ fn the_publisher_mounts_and_runs_a_repository_by_its_name() {
     drop(mounted);
     let said = refused(&own(&["mount", "absent.test", &mountpoint]), 2);
     assert!(said.contains("the configuration lacks settings for absent.test"), "{said}");
+}
+
+#[test]
+fn several_repositories_are_checked_signed_and_tagged_by_one_command() {
+    let workshop = workshop();
+    let esker = |arguments: &[&str]| workshop.esker(arguments);
+    for name in [NAME, SECOND] {
+        done(&esker(&["repo", "create", name]));
+        publish(&workshop, name, "one\n", &[]);
+    }
+    let both = format!("{NAME},{SECOND}");
+    done(&esker(&["tag", "add", &both, "v1"]));
+    done(&esker(&["tag", "add", "--all", "v2"]));
+    done(&esker(&["tag", "move", &both, "v1", "--revision", "0"]));
+    let listed = done(&esker(&["tag", "list", NAME, SECOND]));
+    assert_eq!((listed.matches("v1 ").count(), listed.matches("v2 ").count()), (2, 2), "{listed}");
+    assert_eq!(done(&esker(&["tag", "list", "--all"])), listed);
+    done(&esker(&["tag", "remove", "--all", "v1", "v2"]));
+    let said = refused(&esker(&["tag", "remove", "--all", "v2"]), 2);
+    assert!(said.contains("2 of 2 repositories have tags that were not changed"), "{said}");
+    assert!(refused(&esker(&["tag", "add", NAME]), 2).contains("the name of a tag is missing"));
+
+    let signed = done(&esker(&["repo", "resign", "--all"]));
+    assert_eq!(signed.matches("accepted until").count(), 2, "{signed}");
+    done(&esker(&["repo", "resign", NAME, SECOND]));
+    assert_eq!(done(&esker(&["check", "--all"])).matches("; checked ").count(), 2);
+    // One with faults holds up no other.
+    fs::write(workshop.home(&format!("storage/{NAME}/.cvmfsreflog")), "damaged").expect("a file");
+    let said = refused(&esker(&["check", NAME, SECOND]), 4);
+    assert!(said.contains(&format!("{SECOND}: revision")), "{said}");
+    assert!(said.contains("1 of 2 repositories have faults or were not checked"), "{said}");
+}
+
+#[test]
+fn a_damaged_reflog_and_a_mirror_without_the_repository_are_told_with_the_way_out() {
+    let workshop = workshop();
+    workshop.create();
+    publish(&workshop, NAME, "one\n", &[]);
+    let reflog = workshop.home(&format!("storage/{NAME}/.cvmfsreflog"));
+    fs::write(&reflog, "damaged").expect("a file");
+    let tree = workshop.tree();
+    workshop.world.person.does(|| fs::write(Path::new(&tree).join("file"), "two\n").expect("a file"));
+    let said = refused(&workshop.esker(&["publish", NAME, &tree]), 4);
+    assert!(said.contains("`esker check NAME --repair-reflog`"), "{said}");
+    done(&workshop.esker(&["check", NAME, "--repair-reflog"]));
+    done(&workshop.esker(&["publish", NAME, &tree]));
+
+    let object = first_object(&workshop);
+    fs::write(&object, "damaged").expect("an object");
+    let absent = workshop.home("absent");
+    let mirror = Mirror::serve(workshop.home("storage"));
+    done(&workshop.esker(&["repo", "create", SECOND]));
+    let other = workshop.home(&format!("storage/{SECOND}"));
+    for (from, why) in [
+        (absent.as_str(), "there is no repository"),
+        (&other, &format!("it has the repository {SECOND}")),
+        (&mirror.url("absent.test"), "there is no repository"),
+    ] {
+        let said = refused(&workshop.esker(&["check", NAME, "--repair", from]), 2);
+        assert!(said.contains(&format!("can't repair from {from}")) && said.contains(why), "{said}");
+    }
+}
+
+/// Returns a stored object.
+fn first_object(workshop: &Workshop) -> std::path::PathBuf {
+    let data = workshop.home(&format!("storage/{NAME}/data"));
+    let folders = fs::read_dir(data).expect("a folder").map(|folder| folder.expect("an entry").path());
+    let objects = folders.filter(|folder| folder.file_name().is_some_and(|name| name.len() == 2));
+    let mut objects = objects.flat_map(|folder| fs::read_dir(folder).expect("a folder"));
+    objects.next().expect("an object").expect("an entry").path()
 }
 

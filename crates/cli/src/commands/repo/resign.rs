@@ -6,7 +6,9 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::show;
-use crate::publisher::{ChangeArgs, Interrupt, MasterArgs, PublisherArgs, of_operation};
+use crate::publisher::{
+    ChangeArgs, Interrupt, MasterArgs, PublisherArgs, for_each, of_operation, publishable,
+};
 use crate::settings::Settings;
 
 /// Renews the signature of the whitelist, which states the accepted certificates and an expiry date.
@@ -16,12 +18,16 @@ use crate::settings::Settings;
 /// Example: esker repo resign sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Name of the repository
-    #[arg(value_name = "NAME", required_unless_present = "timer")]
-    name: Option<String>,
+    /// Names of the repositories
+    #[arg(value_name = "NAME", required_unless_present_any = ["timer", "all"])]
+    names: Vec<String>,
+
+    /// Renew the whitelists of all repositories in the storage folder, but for replicas
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
 
     /// Print a shell script that writes a systemd service and timer, which sign the whitelist each week
-    #[arg(long, conflicts_with_all = ["name", "dry_run", "json", "only_own", "master_key"])]
+    #[arg(long, conflicts_with_all = ["names", "all", "dry_run", "json", "only_own", "master_key"])]
     timer: bool,
 
     #[command(flatten)]
@@ -39,14 +45,19 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let Some(name) = args.name.as_deref().filter(|_| !args.timer) else {
+    if args.timer {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/esker"));
         return super::timer::print(&program, args.master.whitelist_days, !settings.root);
-    };
+    }
     let interrupt = Interrupt::on_signals()?;
+    let names = if args.all { publishable(&args.place, settings)? } else { args.names.clone() };
+    for_each(&names, "have whitelists that were not signed", |name| one(args, name, settings, &interrupt))
+}
+
+fn one(args: &Args, name: &str, settings: &Settings, interrupt: &Interrupt) -> Result<(), Failure> {
     let place = args.place.place(name, settings)?;
     let resign = Resign { only_own: args.only_own, ..args.master.resign(Vec::new()) };
-    let done = args.master.sign(&resign, &place, &args.change, &interrupt);
+    let done = args.master.sign(&resign, &place, &args.change, interrupt);
     let resigned = done
         .map_err(|error| of_operation(&format!("the whitelist of {} was not signed", place.name), &error))?;
     let value = json!({
