@@ -40,7 +40,7 @@ pub use info::{
 pub use keys::{KeysError, ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
 pub use remove::{Removal, RemoveError};
 pub use replicate::{
-    Replicable, Replicate, ReplicateError, ReplicateProgress, Replicated, ReplicationPlan,
+    PARTIAL, Replicable, Replicate, ReplicateError, ReplicateProgress, Replicated, ReplicationPlan,
     ReplicationSchedule, Retries, RevisionLimit,
 };
 pub use resign::{Resign, Resigned};

@@ -25,6 +25,7 @@ mod schedule;
 mod space;
 mod walk;
 
+pub use commit::PARTIAL;
 pub use error::ReplicateError;
 pub use options::{Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit};
 pub use schedule::{Replicable, ReplicationSchedule};

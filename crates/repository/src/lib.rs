@@ -23,6 +23,7 @@ mod kind_counts;
 mod log;
 mod object_source;
 mod open_work;
+mod owner_file;
 pub mod parallel;
 pub mod path;
 pub mod published;

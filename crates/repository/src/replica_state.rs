@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use esker_format::master_keys::MasterKeys;
-use esker_store::{Disk, read_file};
+use esker_store::Disk;
 use serde::{Deserialize, Serialize};
 
 use crate::disks::Disks;
 use crate::error::RepositoryError;
+use crate::owner_file;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
 use crate::storage::Storage;
@@ -78,7 +79,7 @@ impl ReplicaState {
 
     fn read_on(disk: &dyn Disk, state: &Path) -> Result<Option<Self>, RepositoryError> {
         let path = state.join(FOLDER).join(STATE);
-        let text = read_file(disk, &path, SMALL_FILE_MAX).map_err(RepositoryError::file("reading", &path))?;
+        let text = owner_file::read(disk, &path, SMALL_FILE_MAX)?;
         let parsed = text.map(|text| serde_json::from_slice(&text)).transpose();
         parsed.map_err(|error| RepositoryError::ReplicaState { path, reason: error.to_string() })
     }

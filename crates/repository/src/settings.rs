@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
-use esker_store::{Disk, persist, read_file};
+use esker_store::{Disk, persist};
 use serde::{Deserialize, Serialize};
 
 use crate::encode::Deflate;
 use crate::error::RepositoryError;
+use crate::owner_file;
 use crate::storage::{self, Storage};
 
 /// Seconds of a day.
@@ -206,8 +207,7 @@ impl Settings {
 
     /// Reads the settings; none if the file is missing.
     pub fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, RepositoryError> {
-        let text = read_file(disk, path, FILE_MAX).map_err(RepositoryError::file("reading", path))?;
-        let Some(text) = text else { return Ok(None) };
+        let Some(text) = owner_file::read(disk, path, FILE_MAX)? else { return Ok(None) };
         serde_json::from_slice(&text)
             .map(Some)
             .map_err(|error| RepositoryError::Settings { path: path.to_owned(), reason: error.to_string() })

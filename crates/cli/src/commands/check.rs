@@ -5,7 +5,7 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_maintain::{
-    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, MirrorServer, Repair, Repaired,
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, MirrorServer, PARTIAL, Repair, Repaired,
     note_outcome,
 };
 use esker_repository::{ReplicaState, signed::SMALL_FILE_MAX};
@@ -119,12 +119,7 @@ fn one(target: &Path, args: &Args, settings: &Settings, interrupt: &Interrupt) -
     };
     let mut check = Check::new(&progress);
     check.tag.clone_from(&args.tag);
-    check.selected = replica(&place, url)?
-        .map(|replica| replica.paths)
-        .unwrap_or_default()
-        .into_iter()
-        .map(String::into_bytes)
-        .collect();
+    check.selected = selected(&place, url)?;
     check.path = args.path.as_ref().map(|path| {
         let bytes = path.as_os_str().as_bytes();
         bytes.strip_suffix(b"/").unwrap_or(bytes).to_vec()
@@ -271,6 +266,19 @@ fn replica(place: &Place, url: Option<&str>) -> Result<Option<ReplicaState>, Fai
     }
     ReplicaState::read(&place.root)
         .map_err(|error| of_operation(&format!("{} was not checked", place.name), &error))
+}
+
+/// Returns the paths of a partial replica; none for a whole one. Who can't read its state reads what clients do.
+fn selected(place: &Place, url: Option<&str>) -> Result<Vec<Vec<u8>>, Failure> {
+    let paths = match replica(place, url)? {
+        Some(replica) => replica.paths,
+        None if url.is_some() => Vec::new(),
+        None => {
+            let listed = std::fs::read_to_string(place.root.join(PARTIAL)).unwrap_or_default();
+            listed.lines().map(str::to_owned).collect()
+        }
+    };
+    Ok(paths.into_iter().map(String::into_bytes).collect())
 }
 
 fn describe(progress: CheckProgress) -> String {

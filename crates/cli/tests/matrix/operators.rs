@@ -138,3 +138,47 @@ fn first_object(workshop: &Workshop) -> std::path::PathBuf {
     objects.next().expect("an object").expect("an entry").path()
 }
 
+#[test]
+fn any_user_looks_at_and_checks_a_repository_that_all_may_read() {
+    let Some(root) = TestUser::root() else { esker_testkit::skip!("only root has another user") };
+    let workshop = Workshop::with(root, |tree| {
+        fs::create_dir_all(tree).expect("a folder");
+        fs::write(tree.join("file"), "one\n").expect("a file");
+    });
+    workshop.create();
+    publish(&workshop, NAME, "one\n", &["--tag", "v1"]);
+    let open = |name: &str| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(workshop.world.path(name), mode).expect("a mode");
+    };
+    open("home");
+    let person = TestUser::ordinary();
+    let home = workshop.world.path("run").join("other");
+    fs::create_dir(&home).expect("a folder");
+    std::os::unix::fs::chown(&home, Some(person.uid), Some(person.gid)).expect("giving a folder away");
+    open("run");
+    let storage = workshop.home("storage");
+    let (keys, key) = (home.display().to_string(), format!("{}/{NAME}.pub", home.display()));
+    fs::copy(workshop.home(&format!("keys/{NAME}.pub")), &key).expect("the public key");
+    let other = |arguments: &[&str]| {
+        let mut command = person.command(workshop.world.program());
+        command.args(arguments).args(["--storage", &storage]).env_clear().env("HOME", &home);
+        command.env("XDG_RUNTIME_DIR", &home).current_dir("/").output().expect("running esker")
+    };
+    let folder = format!("{storage}/{NAME}");
+    for arguments in [
+        &["check", NAME][..],
+        &["check", &folder],
+        &["check", NAME, "--public-key", &key],
+        &["repo", "info", NAME],
+        &["repo", "list"],
+        &["ls", NAME, "--public-key", &key],
+        &["log", NAME, "--keys", &keys],
+        &["tag", "list", NAME, "--keys", &keys],
+        &["diff", NAME, "0", "--keys", &keys],
+    ] {
+        let output = other(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", words(&output));
+    }
+}
+

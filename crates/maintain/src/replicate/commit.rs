@@ -23,7 +23,7 @@ use crate::status_file;
 /// File with the time of the last replication, as CernVM-FS writes it beside the status file.
 const LAST: &str = ".cvmfs_last_snapshot";
 /// File that lists the paths of a partial replica, for clients.
-const PARTIAL: &str = ".cvmfs_partial_replica";
+pub const PARTIAL: &str = ".cvmfs_partial_replica";
 
 /// Result of switching the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

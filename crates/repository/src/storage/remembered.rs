@@ -6,12 +6,13 @@ use std::sync::Arc;
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_object_storage::{Environment, StorageSettings, StorageUrl, open_storage, public_url};
-use esker_store::{Sink, changeable_record, make_dirs, persist, read_file};
+use esker_store::{Sink, changeable_record, make_dirs, persist};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::disks::Disks;
 use crate::error::RepositoryError;
+use crate::owner_file;
 use crate::signed::SMALL_FILE_MAX;
 
 /// Folder of the publisher's state.
@@ -116,7 +117,7 @@ pub(super) fn read_record<T: DeserializeOwned>(
     disks: &Disks,
     path: &Path,
 ) -> Result<Option<T>, RepositoryError> {
-    let text = read_file(&*disks.private, path, FILE_MAX).map_err(RepositoryError::file("reading", path))?;
+    let text = owner_file::read(&*disks.private, path, FILE_MAX)?;
     let Some(text) = text else { return Ok(None) };
     let refused = |reason: String| RepositoryError::Settings { path: path.to_owned(), reason };
     // It names the servers that get credentials of this process.
