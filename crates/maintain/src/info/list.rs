@@ -7,11 +7,12 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
-use esker_repository::{RepositoryError, Storage, signed::SMALL_FILE_MAX};
-use esker_store::{Disk as _, RealDisk, read_file};
+use esker_repository::{ReplicaState, RepositoryError, Storage, signed::SMALL_FILE_MAX};
+use esker_store::{Disk as _, RealDisk, read_file, without_passwords};
 use serde::Serialize;
 
 use super::causes;
+use super::report::ReplicaInfo;
 
 /// A repository in a folder of repositories.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -31,6 +32,8 @@ pub struct ListedRepository {
     pub whitelist_expires: Option<i64>,
     /// True if the whitelist has expired.
     pub whitelist_expired: Option<bool>,
+    /// State of the servers that it copies, for a replica.
+    pub replica: Option<ReplicaInfo>,
     /// True if a transaction of CernVM-FS is open.
     pub transaction: bool,
     /// Number of open and kept transactions of this user.
@@ -80,7 +83,12 @@ fn describe(storage: &Path, name: &RepositoryName, now: UnixTime) -> Option<List
     };
     let head = read(manifest::PATH);
     let list = head.is_some().then(|| read(whitelist::PATH)).flatten();
-    if head.is_none() && problems.is_empty() {
+    // A replica may never have got a head.
+    let replica = ReplicaState::read(&folder).unwrap_or_else(|error| {
+        problems.push(causes(&error));
+        None
+    });
+    if head.is_none() && problems.is_empty() && replica.is_none() {
         return None;
     }
     let head = head.map(|bytes| Manifest::parse(&bytes)).transpose().unwrap_or_else(|error| {
@@ -91,7 +99,12 @@ fn describe(storage: &Path, name: &RepositoryName, now: UnixTime) -> Option<List
         problems.push(error.to_string());
         None
     });
+    let here = head.as_ref().map_or(0, |head| head.revision);
+    let replica = replica.map(|known| {
+        ReplicaInfo::of(ReplicaState { servers: without_passwords(&known.servers), ..known }, here)
+    });
     Some(ListedRepository {
+        replica,
         name: name.to_string(),
         folder,
         address,

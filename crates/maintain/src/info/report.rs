@@ -1,7 +1,7 @@
 //! The description of a repository. The names of its JSON fields are stable.
 
 use esker_format::manifest::Manifest;
-use esker_repository::{KeyFile, SettingValue, SkippedRevision};
+use esker_repository::{KeyFile, ReplicaState, SettingValue, SkippedRevision};
 use serde::Serialize;
 
 /// Description of a repository. What can't be read is none, and a problem says why.
@@ -123,6 +123,25 @@ pub struct Problem {
     pub text: String,
 }
 
+impl ReplicaInfo {
+    /// Returns what the last run of a replica with a revision noted.
+    pub(super) fn of(known: ReplicaState, here: u64) -> Self {
+        Self {
+            servers: known.servers,
+            paths: known.paths,
+            revisions: known.revisions,
+            upstream_revision: known.upstream_revision,
+            online: false,
+            behind: known.upstream_revision.saturating_sub(here),
+            lag_seconds: None,
+            attempted: known.attempted,
+            succeeded: known.succeeded,
+            failure: known.failure,
+            left_out: known.left_out.unwrap_or_default(),
+        }
+    }
+}
+
 impl RepositoryInfo {
     pub(super) fn new(place: String) -> Self {
         Self { place, ..Self::default() }
@@ -141,7 +160,7 @@ impl RepositoryInfo {
 
     /// Adds what a replica remembers of its servers, if this is one.
     pub fn add_replica(&mut self, root: &std::path::Path) {
-        let known = match esker_repository::ReplicaState::read(root) {
+        let known = match ReplicaState::read(root) {
             Ok(known) => known,
             Err(error) => {
                 self.problems.push(Problem { part: "replica", text: super::causes(&error) });
@@ -149,19 +168,7 @@ impl RepositoryInfo {
             }
         };
         let here = self.revision.unwrap_or(0);
-        self.replica = known.map(|known| ReplicaInfo {
-            servers: known.servers,
-            paths: known.paths,
-            revisions: known.revisions,
-            upstream_revision: known.upstream_revision,
-            online: false,
-            behind: known.upstream_revision.saturating_sub(here),
-            lag_seconds: None,
-            attempted: known.attempted,
-            succeeded: known.succeeded,
-            failure: known.failure,
-            left_out: known.left_out.unwrap_or_default(),
-        });
+        self.replica = known.map(|known| ReplicaInfo::of(known, here));
     }
 
     /// Adds the head that the servers of a replica have now.

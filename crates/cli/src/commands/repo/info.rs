@@ -10,7 +10,7 @@ use esker_maintain::{InfoContext, MirrorServer, Problem, RepositoryInfo, remembe
 use esker_repository::{KeyFolder, ReplicaState, Storage};
 use esker_store::StoredFiles as _;
 
-use crate::error::{Failure, chain, of_store};
+use crate::error::{Failure, Kind, chain, of_store};
 use crate::output::{Output, lossy, show, size};
 use crate::publisher::{PublisherArgs, now, of_operation};
 use crate::settings::Settings;
@@ -22,7 +22,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Describes a repository: head, signatures, whitelist, tags, settings and keys.
 ///
-/// A part that can't be read is shown with the reason. The exit code is 0 nevertheless.
+/// A part that can't be read is shown with the reason, and the exit code is 0 nevertheless. It is 4 for signatures that are
+/// wrong.
 ///
 /// Example: esker repo info sw.example.org
 #[derive(clap::Args, Debug)]
@@ -54,7 +55,13 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let info = if args.place.contains("://") { remote(args, settings)? } else { local(args, settings)? };
-    show(args.json, &info, |out| print(out, &info))
+    show(args.json, &info, |out| print(out, &info))?;
+    match info.signatures_verified {
+        Some(false) => {
+            Err(Failure::new(Kind::Damaged, format!("the signatures of {} are wrong", info.place)))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn remote(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {

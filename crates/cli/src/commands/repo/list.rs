@@ -10,7 +10,7 @@ use crate::publisher::{now, of_operation};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
-/// Lists the repositories in a folder, with revision, last publish and whitelist expiry.
+/// Lists the repositories in a folder, with revision, last publish and whitelist expiry, and replicas with their source.
 ///
 /// Example: esker repo list
 #[derive(clap::Args, Debug)]
@@ -66,6 +66,14 @@ fn line(listed: &ListedRepository, width: usize, out: &Output) -> String {
             line += &out.warning(&format!("whitelist expired at {}", time(expires)));
         }
         (_, expires) => line += &format!("  whitelist until {}", time(expires)),
+    }
+    if let Some(replica) = &listed.replica {
+        line += &format!("  replica of {}, {} revisions behind", replica.servers, replica.behind);
+        line += &format!(", last success {}", time(replica.succeeded));
+        if let Some(why) = &replica.failure {
+            line +=
+                &format!(", {}", out.warning(&format!("failed at {}: {why}", time(Some(replica.attempted)))));
+        }
     }
     if listed.transaction {
         line += "  in transaction";
