@@ -98,6 +98,8 @@ impl Command {
             Command::Proxy(args) => args.serving.log,
             #[cfg(feature = "server")]
             Command::Gateway(args) => args.log_args(),
+            #[cfg(feature = "publisher")]
+            Command::Replicate(args) => args.log,
             _ => LogArgs::default(),
         }
     }
@@ -110,6 +112,8 @@ impl Command {
             Command::Serve(_) | Command::Proxy(_) => true,
             #[cfg(feature = "server")]
             Command::Gateway(args) => args.is_lasting(),
+            #[cfg(feature = "publisher")]
+            Command::Replicate(args) => args.is_lasting(),
             _ => false,
         }
     }

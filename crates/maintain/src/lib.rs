@@ -17,6 +17,7 @@ mod collect;
 mod hash_lists;
 mod info;
 mod keys;
+mod pace;
 mod reflog;
 mod remove;
 mod replicate;
@@ -38,6 +39,7 @@ pub use info::{
     list_repositories,
 };
 pub use keys::{KeysError, ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
+pub use pace::Pace;
 pub use remove::{Removal, RemoveError};
 pub use replicate::{
     PARTIAL, Replicable, Replicate, ReplicateError, ReplicateProgress, Replicated, ReplicationPlan,

@@ -46,6 +46,8 @@ pub struct ReplicaState {
     pub paths: Vec<String>,
     /// Tagged revisions that it has beside the head; none for all.
     pub revisions: Option<u64>,
+    /// Bytes that stay free on its file system; none for the default.
+    pub reserve: Option<u64>,
     /// Newest revision that the servers offered.
     pub upstream_revision: u64,
     /// Time of the last run, in seconds since 1970.

@@ -1,64 +1,49 @@
 mod confined;
+mod group;
 mod target;
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use esker_format::trust::TrustError;
 use esker_maintain::{
-    Replicable, ReplicateError, ReplicateProgress, Replicated, ReplicationPlan, ReplicationSchedule,
+    Pace, Replicable, ReplicateError, ReplicateProgress, Replicated, ReplicationPlan, ReplicationSchedule,
 };
 use esker_repository::RepositoryError;
-use esker_store::{Engine, EngineOptions, HttpOptions};
+use esker_store::{Cause, Engine, EngineOptions, HttpOptions, Proxies, Servers};
 use serde_json::json;
 
 use crate::error::{Failure, Kind, of_store, warn};
-use crate::output::{Output, parse_duration, parse_size, size};
+use crate::logging::LogArgs;
+use crate::output::{Output, parse_duration, parse_rate, size};
 use crate::process::limits::cores;
 use crate::progress::ProgressMeter;
-use crate::publisher::{BucketArgs, Interrupt, Woken, now, of_operation};
+use crate::publisher::{Interrupt, Woken, now, of_operation};
 use crate::settings::Settings;
-use target::Target;
+use group::{Group, GroupArgs};
+use target::{Target, Targets};
 
 /// Copies repositories from servers into a folder or object storage: a Stratum 1.
 ///
 /// Everything is verified. A new head is published last, after all objects that it references. The next run continues an
 /// interrupted one. The folder can be served with `esker serve`, and has the status files of CernVM-FS.
-/// With --follow, root becomes the owner of the replicas.
+/// With --follow, root becomes the owner of the replicas; replicas and repositories that are added later are followed too.
 ///
 /// Example: esker replicate http://server/cvmfs/sw.example.org --to /mnt/replicas --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// URLs of repositories; further servers of the same one follow after `;`. Or names of replicas that are here
-    #[arg(value_name = "URL|NAME", required_unless_present = "all")]
-    sources: Vec<String>,
+    #[command(flatten)]
+    group: GroupArgs,
+
+    /// File with a group of repositories in each line: URLs, and options for the selection, servers and storage
+    #[arg(long, value_name = "FILE", conflicts_with = "sources")]
+    groups: Option<PathBuf>,
 
     /// Replicate all replicas in the storage folder again
-    #[arg(long, conflicts_with = "sources")]
+    #[arg(long, conflicts_with_all = ["sources", "groups"])]
     all: bool,
-
-    /// Folder of repositories, each below its name, or the folder of this one; or object storage, like
-    /// s3://BUCKET/PREFIX [default: /srv/cvmfs for root, else ~/.local/share/esker/repositories]
-    #[arg(long, value_name = "DIR|URL", alias = "storage")]
-    to: Option<PathBuf>,
-
-    /// Master public key or a folder of them [default: those that the replica was made with, else /etc/cvmfs/keys]
-    #[arg(long, value_name = "FILE|DIR")]
-    public_key: Vec<PathBuf>,
-
-    /// Number of tagged revisions to copy besides the head, the newest first [default: all]
-    #[arg(long, value_name = "N", help_heading = "Selection")]
-    revisions: Option<u64>,
-
-    /// Copy only the catalogs above, at and below this path; clients read the others from other servers [default: the
-    /// whole repository]
-    #[arg(long, value_name = "/PATH", help_heading = "Selection")]
-    path: Vec<PathBuf>,
-
-    /// Copy all revisions and paths of a replica that was made with --revisions or --path
-    #[arg(long, conflicts_with_all = ["revisions", "path"], help_heading = "Selection")]
-    whole: bool,
 
     /// Check every object, not only those of new catalogs
     #[arg(long, help_heading = "Selection")]
@@ -80,9 +65,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), default_value_t = 32, help_heading = "Resources")]
     connections: u16,
 
-    /// Space that stays free on the file system of the replica
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = "Resources")]
-    reserve: u64,
+    /// Maximum rate of what is fetched, like 50M/s, for all repositories together [default: no limit]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, help_heading = "Resources")]
+    rate: Option<u64>,
 
     /// Print what would be fetched, and change nothing
     #[arg(long)]
@@ -101,7 +86,14 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
-    bucket: BucketArgs,
+    pub(crate) log: LogArgs,
+}
+
+impl Args {
+    /// True if the command runs until it is stopped.
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.follow
+    }
 }
 
 /// Result of one run for one repository.
@@ -116,6 +108,7 @@ struct Shared<'a> {
     engine: Engine,
     interrupt: &'a Interrupt,
     meter: Mutex<ProgressMeter>,
+    pace: Option<Arc<Pace>>,
 }
 
 /// A repository of the command.
@@ -132,7 +125,9 @@ impl Replicable for One<'_> {
     }
 
     fn announcer(&self) -> Option<&str> {
-        self.target.urls.first().map(String::as_str).filter(|url| !url.starts_with("file://"))
+        // Announcements come past proxies.
+        let servers = Some(&self.target.servers).filter(|servers| servers.proxies == Proxies::direct());
+        servers.map(Servers::url).filter(|url| !url.starts_with("file://"))
     }
 
     fn replicate(&self) -> Result<Outcome, Failure> {
@@ -149,11 +144,11 @@ impl Replicable for One<'_> {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let groups = Group::all(args)?;
     if args.follow {
-        confined::enter(args, settings)?;
+        confined::enter(&groups, settings)?;
     }
     let interrupt = Interrupt::on_signals()?;
-    let targets = Target::all(args, settings)?;
     let connections = usize::from(args.connections);
     let http = HttpOptions {
         connections_near: connections,
@@ -164,15 +159,29 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let engine = Engine::start(EngineOptions { http, ..EngineOptions::default() })
         .map_err(|error| of_store("can't start", &error))?;
     let meter = Mutex::new(ProgressMeter::new(args.quiet));
-    let shared = Shared { args, engine, interrupt: &interrupt, meter };
-    let all: Vec<One<'_>> = targets.into_iter().map(|target| One { shared: &shared, target }).collect();
+    let pace = args.rate.map(|rate| Arc::new(Pace::new(Some(rate), interrupt.flag())));
+    let shared = Shared { args, engine, interrupt: &interrupt, meter, pace };
+    let found = Mutex::new(Targets::new(&groups, args, settings));
+    let next = || -> Result<Vec<One<'_>>, Failure> {
+        let targets = found.lock().unwrap_or_else(PoisonError::into_inner).next()?;
+        Ok(targets.into_iter().map(|target| One { shared: &shared, target }).collect())
+    };
+    let all = next()?;
+    let is_first = found.lock().unwrap_or_else(PoisonError::into_inner).refused.len();
+    let repositories = all.len() + is_first;
     let (mut out, mut failures, mut printed) = (Output::new(), Vec::new(), Ok(()));
     let wait = |event: Option<BorrowedFd<'_>>, time| {
         !matches!(interrupt.wait(event, Some(time)), Ok(Woken::Interrupted))
     };
     let every = args.follow.then_some(args.every);
     let schedule = ReplicationSchedule { parallel: usize::from(args.parallel), every, wait: &wait };
-    schedule.run(&all, |one, outcome| {
+    let added = || {
+        next().unwrap_or_else(|failure| {
+            tracing::warn!("{}", failure.message);
+            Vec::new()
+        })
+    };
+    schedule.run(all, added, |one, outcome| {
         if let Ok(mut meter) = shared.meter.lock() {
             meter.clear();
         }
@@ -185,13 +194,18 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
                     printed = one;
                 }
             }
-            Err(failure) if args.follow && failure.kind != Kind::Interrupted => warn(Some(&failure.message)),
+            Err(failure) if args.follow && failure.kind != Kind::Interrupted => {
+                tracing::warn!(repository = one.name(), "{}", failure.message);
+            }
             Err(failure) => failures.push(failure),
         }
     });
     printed?;
     out.finish()?;
-    report(failures, all.len(), args)
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // Those of a list that could not be begun were named then.
+    failures.extend(found.refused.into_iter().filter(|_| !args.follow));
+    report(failures, repositories, args)
 }
 
 fn one(shared: &Shared<'_>, target: &Target) -> Result<Outcome, Failure> {
@@ -205,7 +219,7 @@ fn one(shared: &Shared<'_>, target: &Target) -> Result<Outcome, Failure> {
     let source = target.connect(&shared.engine)?;
     let mut replicate = target.replicate(source, &progress);
     replicate.full = args.full;
-    replicate.reserve = args.reserve;
+    replicate.pace.clone_from(&shared.pace);
     replicate.threads = args.threads.map_or_else(cores, usize::from);
     replicate.stop = shared.interrupt.flag();
     let outcome = match args.dry_run {
@@ -221,9 +235,16 @@ fn one(shared: &Shared<'_>, target: &Target) -> Result<Outcome, Failure> {
 fn failure(name: &str, error: &ReplicateError) -> Failure {
     let failure = of_operation(&format!("{name} was not replicated"), error);
     match error {
-        ReplicateError::Full { .. } => {
-            failure.hint("free some space, for example with `esker collect NAME`; the next run goes on where this one stopped")
+        ReplicateError::Full { .. } => failure.hint(format!(
+            "free some space, for example with `esker collect {name}`; the next run goes on where this one stopped"
+        )),
+        ReplicateError::NoRepository { .. } => {
+            failure.hint("see whether the name is right; `esker replicate http://HOST/cvmfs/` copies all that a server lists")
         }
+        ReplicateError::Repository(error) if is_older(error) => failure.hint(format!(
+            "if its owner has made it anew, accept that with `esker replicate {name} --forget-history`; otherwise its server is \
+             out of date"
+        )),
         ReplicateError::Repository(RepositoryError::NotReplica(_)) => failure.hint("name another folder with --to DIR"),
         ReplicateError::Repository(RepositoryError::Locked { .. }) => failure.hint("another `esker replicate` copies it now"),
         ReplicateError::Repository(RepositoryError::Missing { .. }) => {
@@ -231,6 +252,23 @@ fn failure(name: &str, error: &ReplicateError) -> Failure {
         }
         _ => failure,
     }
+}
+
+/// Returns true if the servers offer a head that is older than that of the replica, or another one of the same revision.
+fn is_older(error: &RepositoryError) -> bool {
+    let source = match error {
+        RepositoryError::Untrusted { source, .. } => &**source,
+        RepositoryError::Storage(error) => match error.cause() {
+            Cause::Untrusted(source) => source,
+            _ => return false,
+        },
+        _ => return false,
+    };
+    use TrustError as E;
+    matches!(
+        source,
+        E::OlderRevision { .. } | E::OlderTimestamp { .. } | E::TwoRoots { .. } | E::RevisionJump { .. }
+    )
 }
 
 fn report(mut failures: Vec<Failure>, repositories: usize, args: &Args) -> Result<(), Failure> {

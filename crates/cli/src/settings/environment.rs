@@ -37,6 +37,17 @@ impl Environment {
     pub(crate) fn proxy(&self) -> Option<&str> {
         self.get("http_proxy").and_then(OsStr::to_str).filter(|proxy| !proxy.trim().is_empty())
     }
+
+    /// Returns true if `no_proxy` names the host of a URL, or a domain of it.
+    pub(crate) fn is_near(&self, url: &str) -> bool {
+        let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let host = host.split(['/', ':']).next().unwrap_or_default();
+        let named = self.get("no_proxy").and_then(OsStr::to_str).unwrap_or_default();
+        named.split(',').map(|name| name.trim().trim_start_matches('.')).any(|name| {
+            let is_below = || host.strip_suffix(name).is_some_and(|rest| rest.ends_with('.'));
+            name == "*" || !name.is_empty() && (host == name || is_below())
+        })
+    }
 }
 
 impl FromIterator<(OsString, OsString)> for Environment {
@@ -54,6 +65,10 @@ mod tests {
         let of = |name: &str, value: &str| Environment::from_iter([(name.into(), value.into())]);
         assert_eq!(of("http_proxy", " ").proxy(), None);
         assert_eq!(of("http_proxy", "http://p:3128").proxy(), Some("http://p:3128"));
+        let near = of("no_proxy", "localhost, .example.org");
+        assert!(near.is_near("http://localhost:80/x") && near.is_near("https://a.example.org/x"));
+        assert!(near.is_near("http://example.org") && !near.is_near("http://anexample.org/x"));
+        assert!(of("no_proxy", "*").is_near("http://h/x") && !of("no_proxy", "").is_near("http://h/x"));
         assert_eq!(of("TMPDIR", "here").path("TMPDIR"), None);
         assert_eq!(of("TMPDIR", "/there").path("TMPDIR"), Some("/there".into()));
     }

@@ -5,8 +5,10 @@ use std::path::Path;
 use std::process::Output;
 
 use esker_testkit::mirror::Mirror;
+use serde_json::Value;
 
 use crate::publishing::{NAME, Workshop};
+use crate::served::Served;
 use crate::test_env::words;
 use crate::test_user::TestUser;
 
@@ -182,3 +184,59 @@ fn any_user_looks_at_and_checks_a_repository_that_all_may_read() {
     }
 }
 
+#[test]
+fn an_administrator_copies_what_a_server_lists_and_sees_how_far_it_is() {
+    let workshop = workshop();
+    for name in [NAME, SECOND] {
+        done(&workshop.esker(&["repo", "create", name]));
+        publish(&workshop, name, "one\n", &[]);
+    }
+    let server = Served::start_as(workshop.world.person, Path::new(&workshop.home("storage")));
+    let (copies, keys) = (workshop.home("copies"), workshop.home("keys"));
+    let replicate = |arguments: &[&str]| {
+        let line = [&["replicate"], arguments, &["--to", &copies, "--quiet"]].concat();
+        workshop.world.esker(&line).output().expect("running esker")
+    };
+    let list = |options: &[&str]| {
+        let line = [&["repo", "list", "--storage", &copies], options].concat();
+        let output = workshop.world.esker(&line).output().expect("running esker");
+        done(&output);
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let base = format!("{}/cvmfs/", server.url);
+    // A mistyped name leaves nothing behind.
+    let mistyped = format!("{base}mode.test");
+    let said = refused(&replicate(&[&mistyped, "--public-key", &format!("{keys}/{NAME}.pub")]), 2);
+    assert!(said.contains(&format!("the server {mistyped} has no repository mode.test")), "{said}");
+    assert!(!Path::new(&copies).join("mode.test").exists());
+
+    let some = format!("{base}sec*");
+    done(&replicate(&[&some, "--public-key", &keys, "--reserve", "1M"]));
+    assert!(!list(&[]).contains(NAME));
+    done(&replicate(&[&base, "--public-key", &keys]));
+    let listed: Value = serde_json::from_str(&list(&["--json"])).expect("JSON");
+    for (at, name) in [NAME, SECOND].iter().enumerate() {
+        let replica = &listed[at]["replica"];
+        assert_eq!(listed[at]["name"], *name, "{listed}");
+        assert_eq!(replica["servers"], format!("{base}{name}"), "{listed}");
+        assert_eq!((&replica["behind"], &replica["failure"]), (&0.into(), &Value::Null), "{listed}");
+        assert!(replica["succeeded"].is_i64(), "{listed}");
+    }
+    drop(server);
+    refused(&replicate(&["--all"]), 3);
+    let said = list(&[]);
+    assert!(said.contains("last success") && said.contains("failed"), "{said}");
+
+    // Groups in a file.
+    let server = Served::start_as(workshop.world.person, Path::new(&workshop.home("storage")));
+    let groups = workshop.home("groups");
+    let base = format!("{}/cvmfs/", server.url);
+    let text = format!("# ours\n{base}{NAME} --path /\u{61}\n\n{base}sec*  # others\n");
+    fs::write(&groups, text).expect("a file");
+    let said = refused(&replicate(&["--groups", &groups, "--public-key", &keys]), 2);
+    assert!(said.contains("has all paths of the repository"), "{said}");
+    fs::write(&groups, format!("{base}{NAME}\n{base}sec*\n")).expect("a file");
+    done(&replicate(&["--groups", &groups]));
+    fs::write(&groups, "--path /a\n").expect("a file");
+    assert!(refused(&replicate(&["--groups", &groups]), 2).contains("line 1"));
+}

@@ -6,11 +6,12 @@ use esker_repository::{RepositoryError, parallel};
 use super::finding::FindingKind;
 use super::mirror::{Mirror, Verdict};
 use super::options::{Check, CheckProgress};
-use super::reading::{Folder, Pace};
+use super::reading::Folder;
 use super::storage::BadObjects;
 use super::target::Target;
 use crate::hash_lists::sorter::SetIter;
 use crate::hash_lists::{Record, SortedSet, Tagged};
+use crate::pace::Pace;
 
 /// Number of concurrent requests.
 const REQUESTS: usize = 16;
@@ -77,7 +78,7 @@ impl<'r> Reader<'r> {
         named: &'r SortedSet,
         rate: Option<u64>,
     ) -> Self {
-        Self { check, target, left: named.iter().peekable(), pace: Pace::new(rate) }
+        Self { check, target, left: named.iter().peekable(), pace: Pace::new(rate, check.stop.clone()) }
     }
 
     /// Reads the objects of a folder; those of earlier folders are left out.

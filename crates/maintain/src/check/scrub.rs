@@ -14,11 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::{Check, CheckProgress, DataCheck};
-use super::reading::{Folder, Pace};
+use super::reading::Folder;
 use super::remote::{Reader, missing_object};
 use super::storage::BadObjects;
 use super::target::Target;
 use crate::hash_lists::{Record, SortedSet};
+use crate::pace::Pace;
 
 /// Number of bytes in one read.
 const PIECE: usize = 1 << 20;
@@ -74,7 +75,7 @@ pub(super) fn check(
         Target::Server(_) => None,
     };
     let mut storage = match folder {
-        Some(folder) => Storage::Folder(folder, Pace::new(options.rate)),
+        Some(folder) => Storage::Folder(folder, Pace::new(options.rate, check.stop.clone())),
         None => Storage::Server(Reader::new(check, target, named, options.rate)),
     };
     for folder in so_far.folders.min(256)..256 {

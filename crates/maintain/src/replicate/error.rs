@@ -9,6 +9,14 @@ pub enum ReplicateError {
     /// The repository can't be read, or its head can't be replaced.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
+    /// The servers have no repository of this name.
+    #[error("the server {server} has no repository {name}")]
+    NoRepository {
+        /// Address of the servers.
+        server: String,
+        /// Name of the repository.
+        name: String,
+    },
     /// The file system of a replica is nearly full.
     #[error(
         "the file system of `{place}` is nearly full: {} MiB are free, and {} MiB are to stay free",

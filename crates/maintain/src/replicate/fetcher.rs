@@ -12,7 +12,7 @@ use esker_store::{Callback, StoreError, Stored, Urgency};
 use parking_lot::{Condvar, Mutex};
 
 use super::error::ReplicateError;
-use super::options::{Replicate, ReplicateProgress};
+use super::options::{RESERVE, Replicate, ReplicateProgress};
 use super::origin::{Origin, is_missing};
 use super::replica::Replica;
 use super::space;
@@ -29,8 +29,8 @@ const WRITERS: usize = 3;
 const SPACE_EVERY: u64 = 32 << 20;
 /// Objects after which the progress is reported.
 const REPORT_EVERY: u64 = 64;
-/// Time after which objects are made durable, if there are few.
-const FLUSH_EVERY: Duration = Duration::from_secs(10);
+/// Time after which objects get their names, if there are few: what a run that is killed loses.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which a waiting thread checks for a request to stop, because a signal only sets a flag.
 pub(super) const STOP_EVERY: Duration = Duration::from_millis(100);
 /// Number of objects from which object storage is listed rather than asked for each.
@@ -43,6 +43,8 @@ pub(super) struct Fetcher<'f> {
     pub(super) options: &'f Replicate<'f>,
     pub(super) origin: &'f Origin,
     pub(super) replica: &'f Replica,
+    /// Bytes that stay free on the file system.
+    reserve: u64,
     slots: Mutex<Slots>,
     freed: Condvar,
     large: Mutex<()>,
@@ -74,10 +76,12 @@ struct Arrived {
 
 impl<'f> Fetcher<'f> {
     pub(super) fn new(options: &'f Replicate<'f>, origin: &'f Origin, replica: &'f Replica) -> Self {
+        let kept = replica.remembered.as_ref().and_then(|known| known.reserve);
         Self {
             options,
             origin,
             replica,
+            reserve: options.reserve.or(kept).unwrap_or(RESERVE),
             slots: Mutex::default(),
             freed: Condvar::new(),
             large: Mutex::default(),
@@ -107,7 +111,7 @@ impl<'f> Fetcher<'f> {
     /// Fails if a folder has too little space for so many further bytes.
     fn check_space(&self, more: u64) -> Result<(), ReplicateError> {
         match self.replica.sink.folder() {
-            Some(folder) => space::check(folder, more, self.options.reserve),
+            Some(folder) => space::check(folder, more, self.reserve),
             None => Ok(()),
         }
     }
@@ -206,10 +210,12 @@ impl<'f> Fetcher<'f> {
 
     /// Waits until another request may begin; false if none may any more.
     fn take_slot(&self, bytes: u64) -> bool {
+        // What is under way arrives as fast as the network allows, so that it is no more than what a second may bring.
+        let rate = self.options.pace.as_ref().and_then(|pace| pace.rate());
+        let at_once = rate.map_or(BYTES_AT_ONCE, |rate| rate.min(BYTES_AT_ONCE));
         let mut slots = self.slots.lock();
         while slots.requests > 0
-            && (slots.requests >= self.options.requests.max(1)
-                || slots.bytes.saturating_add(bytes) > BYTES_AT_ONCE)
+            && (slots.requests >= self.options.requests.max(1) || slots.bytes.saturating_add(bytes) > at_once)
         {
             if self.is_over() {
                 return false;
@@ -233,7 +239,10 @@ impl<'f> Fetcher<'f> {
                 Err(RecvTimeoutError::Disconnected) => return,
                 // Requests under way are not waited for: over a slow network they take long.
                 Err(RecvTimeoutError::Timeout) if self.is_over() => return,
-                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.flush_in_time().unwrap_or_else(|error| self.fail(error));
+                    continue;
+                }
             };
             if let Err(error) = self.store_one(name, outcome, required) {
                 self.fail(error);
@@ -263,6 +272,7 @@ impl<'f> Fetcher<'f> {
             Err(error) => return Err(error.into()),
         };
         let len = stored.len();
+        self.options.pace.iter().for_each(|pace| pace.wait(len));
         let _alone = (len > LARGE).then(|| self.large.lock());
         if self.unchecked.fetch_add(len, Ordering::Relaxed).saturating_add(len) >= SPACE_EVERY {
             self.unchecked.store(0, Ordering::Relaxed);

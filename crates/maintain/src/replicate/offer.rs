@@ -5,7 +5,6 @@ use std::sync::Arc;
 use esker_format::blacklist::Blacklist;
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
-use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::trust::{self, AcceptedHead, ClaimedHead, Evidence, TrustError, VerifiedHead};
@@ -16,6 +15,8 @@ use esker_repository::{
 };
 use esker_store::{Cause, Check, LargeBytes};
 
+use super::error::ReplicateError;
+use super::options::Replicate;
 use super::origin::Origin;
 use super::replica::Replica;
 
@@ -33,9 +34,11 @@ impl Offer {
     pub(super) fn fetch(
         origin: &Origin,
         replica: &Replica,
-        (name, keys): (&RepositoryName, &MasterKeys),
+        replicate: &Replicate<'_>,
+        keys: &MasterKeys,
         now: UnixTime,
-    ) -> Result<Self, RepositoryError> {
+    ) -> Result<Self, ReplicateError> {
+        let name = &replicate.name;
         let untrusted = |source: TrustError| RepositoryError::Untrusted {
             name: name.to_string(),
             source: Box::new(source),
@@ -44,14 +47,14 @@ impl Offer {
             what: format!("{what} on {}", origin.source.describe()),
             object,
         };
-        let seen = seen(replica)?;
+        let seen = if replicate.forget_history { None } else { seen(replica)? };
         let expected = name.clone();
         let check: Check = Arc::new(move |bytes| {
             trust::check_offered_manifest(bytes, &expected, seen).map_err(Cause::Untrusted)
         });
-        let manifest = origin
-            .root_file(manifest::PATH, SMALL_FILE_MAX, Some(check))?
-            .ok_or_else(|| missing("the manifest", manifest::PATH.to_owned()))?;
+        let manifest = origin.root_file(manifest::PATH, SMALL_FILE_MAX, Some(check))?.ok_or_else(|| {
+            ReplicateError::NoRepository { server: origin.source.describe(), name: name.to_string() }
+        })?;
         let claimed = ClaimedHead::parse(&manifest).map_err(untrusted)?;
         let check: Check = Arc::new(|bytes| trust::check_offered_whitelist(bytes).map_err(Cause::Untrusted));
         let whitelist = origin

@@ -10,8 +10,10 @@ use esker_repository::SkippedRevision;
 use esker_store::Source;
 use serde::Serialize;
 
+use crate::pace::Pace;
+
 /// Default of the bytes that stay free on the file system of a replica.
-const RESERVE: u64 = 256 << 20;
+pub(super) const RESERVE: u64 = 256 << 20;
 /// Default number of objects that are requested or stored at once.
 const REQUESTS: usize = 256;
 
@@ -97,8 +99,12 @@ pub struct Replicate<'r> {
     pub paths: Vec<Vec<u8>>,
     /// True to check for every object, not only for those of new catalogs.
     pub full: bool,
-    /// Bytes that stay free on the file system of the replica.
-    pub reserve: u64,
+    /// True to accept a head that is older than that of the replica, because the repository was made anew.
+    pub forget_history: bool,
+    /// Bytes that stay free on the file system of the replica; none for what earlier runs were told.
+    pub reserve: Option<u64>,
+    /// Rate of what is fetched, which several replications may share.
+    pub pace: Option<Arc<Pace>>,
     /// Limits of the retries of a failed request.
     pub retries: Retries,
     /// Spool folder of CernVM-FS, in which its reflog checksum is kept up to date.
@@ -132,7 +138,9 @@ impl<'r> Replicate<'r> {
             revisions: RevisionLimit::All,
             paths: Vec::new(),
             full: false,
-            reserve: RESERVE,
+            forget_history: false,
+            reserve: None,
+            pace: None,
             retries: Retries::default(),
             spool: None,
             requests: REQUESTS,

@@ -12,7 +12,8 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog;
 use esker_format::time::UnixTime;
 use esker_repository::{
-    DATABASE_MAX, OpenStorage, ReplicaState, RepositoryError, SkippedRevision, signed::SMALL_FILE_MAX,
+    DATABASE_MAX, LOCK_WAIT, OpenStorage, ReplicaState, RepositoryError, SkippedRevision,
+    head::wait_for_lock, signed::SMALL_FILE_MAX,
 };
 use esker_store::LargeBytes;
 
@@ -54,7 +55,7 @@ impl Replicate<'_> {
         let replica = Replica::look(storage, &self.name)?;
         let origin = self.origin(&replica);
         let before = head_of(&replica)?;
-        let offer = Offer::fetch(&origin, &replica, (&self.name, &keys), now)?;
+        let offer = Offer::fetch(&origin, &replica, self, &keys, now)?;
         let lists = self.lists(&replica);
         let mut walker = Walker::new(self, &origin, &replica, &lists);
         walker.trusts = !self.full && replica.is_complete(&self.path_texts())?;
@@ -97,6 +98,11 @@ impl Replicate<'_> {
         let storage = place.storage()?;
         let begun = Instant::now();
         let keys = self.master_keys()?;
+        if ReplicaState::of(&storage)?.is_none() {
+            // Nothing is made for a repository that the servers don't have.
+            let absent = Replica::look(storage.clone(), &self.name)?;
+            Offer::fetch(&self.origin(&absent), &absent, self, &keys, now)?;
+        }
         let mut replica = Replica::open(storage, &self.name)?;
         let mut state = replica.remembered.clone().unwrap_or_default();
         state.attempted = now.0;
@@ -126,12 +132,24 @@ impl Replicate<'_> {
         }
     }
 
+    /// Writes files in the root of the replica. A collect that takes the lock removes unfinished ones.
+    fn locked(
+        &self,
+        replica: &Replica,
+        write: impl FnOnce() -> Result<(), RepositoryError>,
+    ) -> Result<(), RepositoryError> {
+        let locked = || wait_for_lock(&replica.storage, true, (Some(LOCK_WAIT), |_| {}), &self.stop);
+        let _lock = replica.storage.is_folder().then(locked).transpose()?;
+        write()
+    }
+
     /// Notes what this run was asked for.
     fn asked(&self, state: &mut ReplicaState) {
         state.name = self.name.to_string();
         state.servers.clone_from(&self.servers);
         state.keys = String::from_utf8_lossy(&self.keys).into_owned();
         (state.paths, state.revisions) = (self.path_texts(), self.revisions.number());
+        state.reserve = self.reserve.or(state.reserve);
     }
 
     fn attempts(
@@ -144,7 +162,7 @@ impl Replicate<'_> {
         let mut done = Replicated::default();
         for _ in 0..ATTEMPTS {
             let origin = self.origin(replica);
-            let offer = Offer::fetch(&origin, replica, (&self.name, keys), now)?;
+            let offer = Offer::fetch(&origin, replica, self, keys, now)?;
             state.upstream_revision = offer.head.revision();
             if replica.remembered.is_none() {
                 // The head is verified. From now on, a run that was killed is continued.
@@ -161,7 +179,7 @@ impl Replicate<'_> {
                         self.tell_spool(replica, &offer, &reflog)?;
                     }
                     done.before = Some(done.revision);
-                    self.set_status(replica, now)?;
+                    self.locked(replica, || self.set_status(replica, now))?;
                 }
                 return Ok(done);
             }
@@ -192,7 +210,7 @@ impl Replicate<'_> {
         now: UnixTime,
     ) -> Result<bool, ReplicateError> {
         let text = format!("{}\n", status_file::date(now));
-        replica.sink.put_root(IN_PROGRESS, text.as_bytes())?;
+        self.locked(replica, || Ok(replica.sink.put_root(IN_PROGRESS, text.as_bytes())?))?;
         let before = replica.manifest()?;
         let whitelist_before = replica.root_file(esker_format::whitelist::PATH)?;
         let head = head_of(replica)?;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use esker_store::{Authorities, SseListener, SseOptions};
@@ -45,30 +45,55 @@ pub struct ReplicationSchedule<'s> {
 }
 
 impl ReplicationSchedule<'_> {
-    /// Replicates repositories, each on a thread of its own, and calls `ended` on this thread after each run.
-    pub fn run<R: Replicable>(&self, repositories: &[R], mut ended: impl FnMut(&R, R::Outcome)) {
-        let turns = Turns::new(self.parallel);
+    /// Replicates repositories, each on a thread of its own, and calls `ended` on this thread after each run. Of those that
+    /// run again, `added` returns further ones at the same interval.
+    pub fn run<R: Replicable + Send>(
+        &self,
+        repositories: Vec<R>,
+        added: impl Fn() -> Vec<R> + Sync,
+        mut ended: impl FnMut(&R, R::Outcome),
+    ) {
+        let turns = &Turns::new(self.parallel);
         let (sender, results) = channel();
         std::thread::scope(|scope| {
-            for repository in repositories {
-                let (sender, turns) = (sender.clone(), &turns);
+            let start = move |repositories: Vec<R>, sender: &Sender<(Arc<R>, R::Outcome)>| {
+                for repository in repositories {
+                    let (repository, sender) = (Arc::new(repository), sender.clone());
+                    scope.spawn(move || self.follow(&repository, turns, &sender));
+                }
+            };
+            start(repositories, &sender);
+            if let Some(every) = self.every {
+                let added = &added;
                 scope.spawn(move || {
-                    let mut follower = self.every.map(|every| Follower::new(repository, every));
-                    loop {
-                        let outcome = turns.with(|| repository.replicate());
-                        let revision = R::revision(&outcome);
-                        // The receiver lives until all senders are gone.
-                        let _ = sender.send((repository, outcome));
-                        let goes_on = follower.as_mut().is_some_and(|it| it.wait(revision, self.wait));
-                        if !goes_on {
-                            return;
-                        }
+                    while (self.wait)(None, every) {
+                        start(added(), &sender);
                     }
                 });
+            } else {
+                drop(sender);
             }
-            drop(sender);
-            results.into_iter().for_each(|(repository, outcome)| ended(repository, outcome));
+            results.into_iter().for_each(|(repository, outcome)| ended(&repository, outcome));
         });
+    }
+
+    /// Replicates a repository once, or until all runs are to end.
+    fn follow<R: Replicable>(
+        &self,
+        repository: &Arc<R>,
+        turns: &Turns,
+        results: &Sender<(Arc<R>, R::Outcome)>,
+    ) {
+        let mut follower = self.every.map(|every| Follower::new(&**repository, every));
+        loop {
+            let outcome = turns.with(|| repository.replicate());
+            let revision = R::revision(&outcome);
+            // The receiver lives until all senders are gone.
+            let _ = results.send((repository.clone(), outcome));
+            if !follower.as_mut().is_some_and(|it| it.wait(revision, self.wait)) {
+                return;
+            }
+        }
     }
 }
 
@@ -221,7 +246,8 @@ mod tests {
     #[test]
     fn failed_runs_are_repeated_after_doubled_pauses_and_never_beyond_the_bound() {
         let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let repositories: Vec<_> = (0..5).map(|_| Counted { running: &running, most: &most }).collect();
+        let repositories =
+            |count| (0..count).map(|_| Counted { running: &running, most: &most }).collect::<Vec<_>>();
         let waited = Mutex::new(Vec::new());
         let wait = |_: Option<BorrowedFd<'_>>, time: Duration| {
             let mut waited = waited.lock();
@@ -230,15 +256,35 @@ mod tests {
         };
         let schedule = ReplicationSchedule { parallel: 2, every: Some(Duration::from_secs(15)), wait: &wait };
         let mut runs = 0;
-        schedule.run(&repositories, |_, ()| runs += 1);
+        schedule.run(repositories(5), Vec::new, |_, ()| runs += 1);
         assert!(most.load(Ordering::SeqCst) <= 2);
         let waited = waited.lock().clone();
-        assert_eq!(runs, waited.len());
+        // One more thread waits for repositories that are added.
+        assert!(runs < waited.len(), "{runs} runs, {waited:?}");
         assert!(waited.iter().all(|time| [5, 10, 15].contains(time)), "{waited:?}");
         assert!(waited.contains(&15));
         let once = ReplicationSchedule { every: None, ..schedule };
         let mut runs = 0;
-        once.run(&repositories, |_, ()| runs += 1);
+        once.run(repositories(5), || panic!("nothing is added to a single run"), |_, ()| runs += 1);
         assert_eq!(runs, 5);
+    }
+
+    #[test]
+    fn repositories_that_are_added_later_are_followed_too() {
+        let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let one = || Counted { running: &running, most: &most };
+        let (waits, additions) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let wait = |_: Option<BorrowedFd<'_>>, _| waits.fetch_add(1, Ordering::SeqCst) < 40;
+        let added = || match additions.fetch_add(1, Ordering::SeqCst) {
+            0 => vec![one(), one()],
+            _ => Vec::new(),
+        };
+        let schedule = ReplicationSchedule { parallel: 2, every: Some(Duration::ZERO), wait: &wait };
+        let mut seen = std::collections::BTreeSet::new();
+        schedule.run(Vec::new(), added, |one, ()| {
+            seen.insert(std::ptr::from_ref(one).addr());
+        });
+        assert_eq!(seen.len(), 2);
+        assert!(additions.load(Ordering::SeqCst) > 1);
     }
 }

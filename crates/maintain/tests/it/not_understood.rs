@@ -226,7 +226,7 @@ fn a_replica_has_all_lists_of_its_source() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join(NAME);
     let replicate = Replicate::new(name, source.describe(), source, keys, &|_| ());
-    Replicate { reserve: 0, ..replicate }.run(&root, now()).unwrap();
+    Replicate { reserve: Some(0), ..replicate }.run(&root, now()).unwrap();
     for mountpoint in ["", "/nested", "/nested/deep"] {
         let path = world.catalog(mountpoint).path();
         let copy = fs::read(root.join(&path)).unwrap();

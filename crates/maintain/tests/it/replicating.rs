@@ -5,6 +5,7 @@ mod collects;
 mod faults;
 mod left_out;
 mod model;
+mod operators;
 mod others;
 mod retries;
 mod selection;
@@ -129,7 +130,7 @@ pub(crate) fn options(workshop: &Workshop, source: Arc<dyn Source>) -> Replicate
     let servers = source.describe();
     // Tests of single faults.
     let retries = Retries { number: 0, ..Retries::default() };
-    Replicate { threads: 2, reserve: 0, retries, ..Replicate::new(name, servers, source, keys, &quiet) }
+    Replicate { threads: 2, reserve: Some(0), retries, ..Replicate::new(name, servers, source, keys, &quiet) }
 }
 
 pub(crate) fn findings(workshop: &Workshop, root: &Path) -> Findings {
@@ -292,7 +293,7 @@ fn a_full_disk_stops_a_replication_before_damage() {
     scene.replicate();
     fs::write(scene.workshop.source().join("b/f1"), "changed").unwrap();
     scene.workshop.publish();
-    let error = scene.with(|replicate| replicate.reserve = u64::MAX / 2).unwrap_err();
+    let error = scene.with(|replicate| replicate.reserve = Some(u64::MAX / 2)).unwrap_err();
     assert!(matches!(error, ReplicateError::Full { .. }), "{error:?}");
     assert_eq!(head(&scene.root()).revision, 1);
     findings(&scene.workshop, &scene.root()).assert_whole("the old head");
@@ -313,7 +314,7 @@ fn repositories_of_the_reference_are_replicated_with_all_tagged_revisions() {
         let keys = fs::read(fixture.public_key()).unwrap();
         let name = RepositoryName::parse(fixture.name()).unwrap();
         let replicate = Replicate::new(name.clone(), source.describe(), source, keys.clone(), &quiet);
-        let done = Replicate { reserve: 0, ..replicate }.run(&root, now()).unwrap();
+        let done = Replicate { reserve: Some(0), ..replicate }.run(&root, now()).unwrap();
         assert!(done.changed && done.skipped.is_empty() && done.warnings.is_empty(), "{done:?}");
         assert!(done.revisions >= 2, "{done:?}");
         let judge = |root: &Path| check(root, fixture.name(), &String::from_utf8(keys.clone()).unwrap());

@@ -9,13 +9,12 @@ use esker_repository::{RememberedStorage, Repository};
 use esker_run::Manager;
 use esker_store::{RealDisk, make_dirs};
 
-use super::Args;
-use super::target::replicas;
+use super::group::Group;
 use crate::error::Failure;
 use crate::process::confine;
 use crate::process::opener::Openable;
 use crate::process::privileges::{self, Account};
-use crate::publisher::PublisherArgs;
+use crate::publisher::names_in;
 use crate::serving;
 use crate::serving::storage::with_credentials;
 use crate::settings::Settings;
@@ -29,33 +28,75 @@ struct Place {
 }
 
 /// Becomes the owner of the replicas and confines this process, before it has threads or connections.
-pub(super) fn enter(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let storage = PublisherArgs::in_storage(args.to.as_deref()).storage_folder(settings)?;
-    // What can't be made is reported by the replication.
-    let _ = make_dirs(&RealDisk::SERVED, &storage);
-    let places = places(args, &storage)?;
+pub(super) fn enter(groups: &[Group], settings: &Settings) -> Result<(), Failure> {
+    let mut places = Vec::new();
+    let mut policy = confine::of_server(Role::Follow).list(&settings.keys);
+    let mut openable = Openable::of_machine();
+    for group in groups {
+        let storage = group.storage().storage_folder(settings)?;
+        // What can't be made is reported by the replication.
+        let _ = make_dirs(&RealDisk::SERVED, &storage);
+        let found = places_of(group, &storage);
+        policy = policy.list(&storage);
+        if group.grows() {
+            policy = policy.write(&storage);
+        }
+        policy = found.iter().fold(policy, |policy, place| place.allow(policy, settings));
+        let keys = group.0.public_key.iter().filter(|path| path.is_dir());
+        let copied = group.0.sources.iter().flat_map(|source| source.split(';'));
+        let copied = copied.filter_map(|url| url.trim().strip_prefix("file://")).map(Path::new);
+        policy = copied.fold(keys.fold(policy, Policy::reopen), Policy::reopen);
+        policy = group.0.ca.iter().filter(|path| path.is_dir()).fold(policy, Policy::reopen);
+        let files = group.0.public_key.iter().chain(&group.0.ca).chain(group.0.bucket.authorities());
+        openable = files.fold(openable, |openable, file| openable.file(file));
+        places.extend(found);
+        if group.grows() && places.is_empty() {
+            places.extend(RepositoryName::parse("any").ok().map(|name| Place {
+                name,
+                root: storage.clone(),
+                folder: storage,
+            }));
+        }
+    }
+    let known = places.iter().filter_map(|place| remembered(&place.root)?.settings.ca);
+    let openable = known.fold(openable, |openable, file| openable.file(&file)).keys(&settings.keys);
     let account = owner(&places)?;
     privileges::let_others_read();
-    let policy = policy(args, &storage, &places, settings);
-    let openable = openable(args, &places, settings);
+    let policy = with_credentials(policy);
     serving::become_server(account.as_ref(), policy, openable, &Manager::default(), &settings.environment)?;
     confine::tell();
     Ok(())
 }
 
-fn places(args: &Args, storage: &Path) -> Result<Vec<Place>, Failure> {
-    let sources = if args.all { replicas(storage)? } else { args.sources.clone() };
+/// Returns the replicas of a group that are named, or are here.
+fn places_of(group: &Group, storage: &Path) -> Vec<Place> {
+    let here = || names_in(storage).unwrap_or_default().into_iter();
     // One that names no repository is refused with its target.
-    let names = sources.iter().filter_map(|source| {
+    let named = group.0.sources.iter().filter_map(|source| {
         let first = source.split(';').next()?.trim().trim_end_matches('/');
-        RepositoryName::parse(first.rsplit('/').next()?).ok()
+        first.rsplit('/').next().map(str::to_owned)
     });
+    let names: Vec<String> = if group.grows() { here().chain(named).collect() } else { named.collect() };
+    let names = names.iter().filter_map(|name| RepositoryName::parse(name).ok());
     let place = |name: RepositoryName| {
         let root = Repository::locate(storage, &name);
         let folder = if root.is_dir() { root.clone() } else { storage.to_owned() };
         Place { name, root, folder }
     };
-    Ok(names.map(place).collect())
+    names.map(place).filter(|place| !group.grows() || place.root.is_dir()).collect()
+}
+
+impl Place {
+    /// Adds what a replication writes.
+    fn allow(&self, policy: Policy, settings: &Settings) -> Policy {
+        let Self { name, root, folder } = self;
+        let policy = policy.write(folder);
+        let spool = settings.spool(name, root).or_else(|| remembered_spool(root));
+        let policy = spool.into_iter().fold(policy, Policy::write);
+        // A lock that the publishers of a bucket share.
+        let lock = remembered(root).and_then(|known| known.settings.lock);
+        lock.iter().filter_map(|lock| lock.parent()).fold(policy, Policy::write)
+    }
 }
 
 /// Returns the owner of all replicas, for root; `None` to keep the current user.
@@ -64,31 +105,6 @@ fn owner(places: &[Place]) -> Result<Option<Account>, Failure> {
     privileges::common_owner(folders, "follow the replicas of each user with a command of their own")
 }
 
-fn policy(args: &Args, storage: &Path, places: &[Place], settings: &Settings) -> Policy {
-    let mut policy = confine::of_server(Role::Follow).list(storage).list(&settings.keys);
-    for Place { name, root, folder } in places {
-        policy = policy.write(folder);
-        let spool = settings.spool(name, root).or_else(|| remembered_spool(root));
-        policy = spool.into_iter().fold(policy, Policy::write);
-        // A lock that the publishers of a bucket share.
-        let lock = remembered(root).and_then(|known| known.settings.lock);
-        policy = lock.iter().filter_map(|lock| lock.parent()).fold(policy, Policy::write);
-    }
-    let keys = args.public_key.iter().filter(|path| path.is_dir());
-    let copied = args.sources.iter().flat_map(|source| source.split(';'));
-    let copied = copied.filter_map(|url| url.trim().strip_prefix("file://")).map(Path::new);
-    let policy = copied.fold(keys.fold(policy, Policy::reopen), Policy::reopen);
-    with_credentials(policy)
-}
-
 fn remembered(root: &Path) -> Option<RememberedStorage> {
     RememberedStorage::read(root).ok().flatten()
-}
-
-/// Returns the files that are opened for this process when they are others.
-fn openable(args: &Args, places: &[Place], settings: &Settings) -> Openable {
-    let files = args.public_key.iter().chain(args.bucket.authorities());
-    let openable = files.fold(Openable::of_machine(), |openable, file| openable.file(file));
-    let known = places.iter().filter_map(|place| remembered(&place.root)?.settings.ca);
-    known.fold(openable, |openable, file| openable.file(&file)).keys(&settings.keys)
 }

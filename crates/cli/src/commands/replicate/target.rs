@@ -1,5 +1,6 @@
 //! The repositories to copy, with their servers, keys and selection.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,12 +9,13 @@ use esker_maintain::{
     Replicate, ReplicateError, ReplicateProgress, Replicated, RevisionLimit, remembered_spool,
 };
 use esker_object_storage::connect;
-use esker_repository::{Disks, RememberedStorage, ReplicaState, Repository, RepositoryError, Storage};
+use esker_repository::{Disks, RememberedStorage, ReplicaState, RepositoryError, Storage};
 use esker_store::{Engine, Servers, Source, without_passwords};
 
 use super::Args;
-use crate::error::{Context as _, Failure, Kind, of_store};
-use crate::publisher::{PublisherArgs, of_operation, with_options};
+use super::group::{Group, NamedSource};
+use crate::error::{Failure, of_store, warn};
+use crate::publisher::{of_operation, with_options};
 use crate::settings::Settings;
 use crate::settings::public_keys::public_keys;
 
@@ -28,39 +30,68 @@ pub(super) struct Target {
     is_new: bool,
     /// Folder of CernVM-FS's state, if it copies or collects the replica, too.
     spool: Option<PathBuf>,
-    /// URLs of its servers.
-    pub(super) urls: Vec<String>,
+    pub(super) servers: Servers,
     keys: Vec<u8>,
     revisions: RevisionLimit,
     paths: Vec<Vec<u8>>,
+    forget_history: bool,
+    reserve: Option<u64>,
 }
 
-impl Target {
-    /// Returns the targets of a command line.
-    pub(super) fn all(args: &Args, settings: &Settings) -> Result<Vec<Self>, Failure> {
-        let to = PublisherArgs::in_storage(args.to.as_deref());
-        let sources = if args.all { replicas(&to.storage_folder(settings)?)? } else { args.sources.clone() };
-        let mut targets: Vec<Self> = Vec::new();
-        for source in &sources {
-            let target = Self::new(source, &to, args, settings)?;
-            if targets.iter().any(|other| other.root == target.root) {
-                let text = format!("two of the repositories would be copied to {}", target.root.display());
-                return Err(Failure::usage(text).hint("name a folder of repositories with --to DIR"));
+/// Finds the repositories of a command, and again those that were added since.
+pub(super) struct Targets<'a> {
+    groups: &'a [Group],
+    args: &'a Args,
+    settings: &'a Settings,
+    /// Folders of the repositories that were found.
+    known: HashSet<PathBuf>,
+    /// Failures of repositories of a list, which hold up no other.
+    pub(super) refused: Vec<Failure>,
+}
+
+impl<'a> Targets<'a> {
+    pub(super) fn new(groups: &'a [Group], args: &'a Args, settings: &'a Settings) -> Self {
+        Self { groups, args, settings, known: HashSet::new(), refused: Vec::new() }
+    }
+
+    /// Returns the repositories that no call before has returned.
+    pub(super) fn next(&mut self) -> Result<Vec<Target>, Failure> {
+        let is_first = self.known.is_empty();
+        let mut targets = Vec::new();
+        for group in self.groups {
+            for source in group.sources(self.args, self.settings)? {
+                let (name, root) = source.place(group, self.settings)?;
+                if !self.known.insert(root.clone()) {
+                    if is_first && !source.is_listed {
+                        let text = format!("two of the repositories would be copied to {}", root.display());
+                        return Err(Failure::usage(text).hint("name a folder of repositories with --to DIR"));
+                    }
+                    continue;
+                }
+                match Target::new(&source, (name, root), group, self.args.dry_run, self.settings) {
+                    Err(failure) if source.is_listed => {
+                        warn(Some(&failure.message));
+                        self.refused.push(failure);
+                    }
+                    target => targets.push(target?),
+                }
             }
-            targets.push(target);
         }
         Ok(targets)
     }
+}
 
-    fn new(source: &str, to: &PublisherArgs, args: &Args, settings: &Settings) -> Result<Self, Failure> {
-        let is_url = source.contains("://");
-        let urls: Vec<String> =
-            source.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
-        let last = urls.first().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
-        let name =
-            RepositoryName::parse(last).context(Kind::Usage, format!("{source} names no repository"))?;
+impl Target {
+    fn new(
+        source: &NamedSource,
+        (name, root): (RepositoryName, PathBuf),
+        group: &Group,
+        dry_run: bool,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
+        let (to, args) = (group.storage(), &group.0);
+        let is_url = source.is_url();
         let unreadable = |error| of_operation(&format!("{name} was not replicated"), &error);
-        let root = Repository::locate(&to.storage_folder(settings)?, &name);
         let (mut changed, mut is_new) = (None, false);
         let before = RememberedStorage::read(&root).map_err(unreadable)?;
         match &before {
@@ -69,7 +100,7 @@ impl Target {
                 to.root(&name, settings)?;
                 changed = Some(with_options(known, &name, &root, &args.bucket)?).filter(|now| now != known);
             }
-            None if is_url && args.dry_run => changed = to.planned_bucket(&name, &args.bucket)?,
+            None if is_url && dry_run => changed = to.planned_bucket(&name, &args.bucket)?,
             None if is_url => {
                 is_new = to.new_place(name.as_str(), &args.bucket, settings)?.1;
             }
@@ -93,7 +124,7 @@ impl Target {
         let storage = opened.map_err(forget)?;
         let known = ReplicaState::of(&storage).map_err(forget)?;
         let urls = match (&known, is_url) {
-            (_, true) => urls,
+            (_, true) => source.urls(),
             (Some(known), false) => known.servers.split(';').map(ToOwned::to_owned).collect(),
             (None, false) => {
                 let text = format!("there is no replica of {name} in {}", root.display());
@@ -110,19 +141,40 @@ impl Target {
                 files.into_iter().flat_map(|(_, text)| text.into_iter().chain(*b"\n")).collect()
             }
         };
-        let (mut revisions, mut paths) = (RevisionLimit::All, Vec::new());
-        if let Some(known) = known.filter(|_| !args.whole) {
-            revisions = known.revisions.map_or(RevisionLimit::All, RevisionLimit::Newest);
-            paths = known.paths.into_iter().map(String::into_bytes).collect();
+        let mut revisions = RevisionLimit::All;
+        let kept = known.filter(|_| !args.whole);
+        let asked = args.path.iter().map(|path| normalised(path)).collect::<Result<Vec<_>, _>>()?;
+        let paths = match kept.as_ref().filter(|_| !args.set_path) {
+            None => asked,
+            Some(kept) if kept.paths.is_empty() && !asked.is_empty() => {
+                return Err(Failure::usage(format!("the replica of {name} has all paths of the repository"))
+                    .hint("restrict it to the paths of --path with --set-path"));
+            }
+            Some(kept) => kept.paths.iter().map(|path| path.clone().into_bytes()).chain(asked).collect(),
+        };
+        if let Some(kept) = &kept {
+            revisions = kept.revisions.map_or(RevisionLimit::All, RevisionLimit::Newest);
         }
         if let Some(number) = args.revisions {
             revisions = RevisionLimit::Newest(number);
         }
-        if !args.path.is_empty() {
-            paths = args.path.iter().map(|path| normalised(path)).collect::<Result<_, _>>()?;
-        }
+        let servers = group.servers(&urls, settings)?;
         let spool = settings.spool(&name, &root).or_else(|| remembered_spool(&root));
-        Ok(Self { name, root, storage, changed, is_new, spool, urls, keys, revisions, paths })
+        let (forget_history, reserve) = (args.forget_history, args.reserve);
+        Ok(Self {
+            name,
+            root,
+            storage,
+            changed,
+            is_new,
+            spool,
+            servers,
+            keys,
+            revisions,
+            paths,
+            forget_history,
+            reserve,
+        })
     }
 
     /// Remembers or forgets the storage, as the outcome of a run says.
@@ -139,10 +191,8 @@ impl Target {
 
     /// Opens the servers.
     pub(super) fn connect(&self, engine: &Engine) -> Result<Arc<dyn Source>, Failure> {
-        let mut servers = Servers::direct(self.urls.first().map_or("", String::as_str));
-        servers.urls.clone_from(&self.urls);
-        connect(engine, servers).map_err(|error| {
-            of_store(&format!("can't use {}", without_passwords(&self.urls.join(";"))), &error)
+        connect(engine, self.servers.clone()).map_err(|error| {
+            of_store(&format!("can't use {}", without_passwords(&self.servers.urls.join(";"))), &error)
         })
     }
 
@@ -155,7 +205,15 @@ impl Target {
             revisions: self.revisions,
             paths: self.paths.clone(),
             spool: self.spool.clone(),
-            ..Replicate::new(self.name.clone(), self.urls.join(";"), source, self.keys.clone(), progress)
+            forget_history: self.forget_history,
+            reserve: self.reserve,
+            ..Replicate::new(
+                self.name.clone(),
+                self.servers.urls.join(";"),
+                source,
+                self.keys.clone(),
+                progress,
+            )
         }
     }
 }
@@ -174,24 +232,6 @@ fn normalised(path: &Path) -> Result<Vec<u8>, Failure> {
         );
     }
     Ok(bytes.to_vec())
-}
-
-/// Returns the names of the replicas in a folder.
-pub(super) fn replicas(folder: &Path) -> Result<Vec<String>, Failure> {
-    let listed = std::fs::read_dir(folder)
-        .map_err(|error| Failure::failed(format!("can't list {}: {error}", folder.display())))?;
-    let mut names: Vec<String> = listed
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| RepositoryName::parse(name).is_ok())
-        // One whose state can't be read fails by its name.
-        .filter(|name| !matches!(ReplicaState::read(&folder.join(name)), Ok(None)))
-        .collect();
-    names.sort_unstable();
-    if names.is_empty() {
-        return Err(Failure::usage(format!("there is no replica in {}", folder.display()))
-            .hint("make one with `esker replicate URL`"));
-    }
-    Ok(names)
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ impl OperationError for ReplicateError {
     }
 
     fn explain(&self) -> (Kind, Option<String>) {
-        (Kind::Failed, None)
+        (if let Self::NoRepository { .. } = self { Kind::Usage } else { Kind::Failed }, None)
     }
 }
 
