@@ -8,6 +8,7 @@ mod profile;
 mod profile_key;
 mod replace;
 mod requests;
+mod signed_puts;
 mod sink;
 mod source;
 

@@ -86,7 +86,7 @@ pub use servers::{
     Authorities, Dns, Family, InfoHeaders, KeptAuthorities, Login, Order, Proxies, Proxy, ProxyError,
     Servers, ServersError, Timings, without_passwords,
 };
-pub use sink::{Listed, LocalSink, Put, Sink, StoredFiles, Swap};
+pub use sink::{Listed, LocalSink, Put, SignedPut, Sink, StoredFiles, Swap};
 pub use storage_problem::StorageProblem;
 pub use transport::range_file::RangeFile;
 pub use transport::relay::{Relay, RelayPart};

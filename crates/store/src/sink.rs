@@ -9,7 +9,7 @@ mod transit;
 
 use std::io::Write;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use esker_format::object::ObjectName;
 
@@ -46,6 +46,17 @@ pub struct Listed {
     pub len: u64,
     /// Time of the last write, by the clock of the storage.
     pub modified: SystemTime,
+}
+
+/// A request by which somebody without credentials stores one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedPut {
+    /// URL that the object is put to.
+    pub url: String,
+    /// Names and values of fields that the request must have.
+    pub fields: Vec<(String, String)>,
+    /// Path of the file that is stored, if the storage doesn't compare it with the name of the object.
+    pub staged: Option<String>,
 }
 
 /// The files of a repository, for readers. All calls block.
@@ -88,6 +99,17 @@ pub trait Sink: StoredFiles {
 
     /// Returns the stored length of an object, whatever its bytes are; none if there is no such object.
     fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError>;
+
+    /// Returns requests by which others store objects of these lengths, within a time and without credentials; none if the
+    /// storage has no such requests.
+    fn signed_puts(
+        &self,
+        objects: &[(ObjectName, u64)],
+        valid: Duration,
+    ) -> Result<Option<Vec<SignedPut>>, StoreError> {
+        let _ = (objects, valid);
+        Ok(None)
+    }
 
     /// Makes all objects put so far durable, and then visible.
     fn flush(&self) -> Result<(), StoreError>;

@@ -2,8 +2,8 @@
 //!
 //! It has what publishers and clients use: `GET` with ranges and conditions, `HEAD`, `PUT` with `If-Match` and
 //! `If-None-Match`, `DELETE`, `DeleteObjects`, `ListObjectsV2`, copies and uploads in parts. Conditional puts are atomic
-//! unless [`Conditions`] says otherwise. A put must be signed, and its body must have the digest that is signed;
-//! signatures themselves are not checked.
+//! unless [`Conditions`] says otherwise. A put must be signed, and its body must have the digest or checksum that is
+//! signed. Signatures of URLs are checked, others are not.
 
 mod azurite;
 mod buckets;
@@ -11,6 +11,7 @@ mod connection;
 mod fault;
 mod message;
 mod program;
+mod signed_url;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -21,6 +22,7 @@ use buckets::Buckets;
 pub use fault::{S3Fault, S3Rule};
 pub use message::S3Request;
 pub use program::S3Program;
+pub use signed_url::put_signed;
 
 use crate::loopback::Loopback;
 
@@ -91,6 +93,11 @@ impl S3Server {
     /// Makes the server refuse requests that delete several objects, as some servers do.
     pub fn refuse_batches(&self) {
         self.state.buckets.options.lock().unwrap().has_batches = false;
+    }
+
+    /// Makes the server ignore checksums of puts (`x-amz-checksum-sha1`), as some servers do.
+    pub fn ignore_checksums(&self) {
+        self.state.buckets.options.lock().unwrap().compares_checksums = false;
     }
 
     /// Sets the number of keys on a page of a listing.

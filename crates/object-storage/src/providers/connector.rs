@@ -37,6 +37,11 @@ impl Connector {
         let metadata = ClientOptions { connect: METADATA, stall: METADATA, ..options.clone() };
         Self { servers: Client::new(options), metadata: Client::new(metadata) }
     }
+
+    /// Returns the client for requests that `object_store` doesn't make.
+    pub(super) fn client(&self) -> Arc<Client<HttpRequestBody>> {
+        self.servers.clone()
+    }
 }
 
 impl fmt::Debug for Connector {

@@ -12,6 +12,7 @@ use object_store::{BackoffConfig, ObjectStore, RetryConfig};
 use super::connector::Connector;
 use super::profile::Profile;
 use super::profile_key::ProfileKey;
+use super::signed_puts::Signer;
 use crate::settings::{Environment, StorageSettings, with_bucket_in_host};
 use crate::url::{Bucket, Provider};
 
@@ -49,6 +50,8 @@ pub(super) struct Opened {
     pub(super) store: Arc<dyn ObjectStore>,
     /// Client that deletes objects one by one, for servers without such requests.
     pub(super) one_by_one: Arc<dyn ObjectStore>,
+    /// Signer of requests that others send; none if the provider is not S3, or without credentials.
+    pub(super) signer: Option<Arc<Signer>>,
 }
 
 /// Makes the clients of a bucket, without a request to it.
@@ -64,10 +67,17 @@ pub(super) fn open(bucket: &Bucket, settings: &StorageSettings) -> Result<Opened
     let environment = &settings.environment;
     let built = match bucket.provider {
         Provider::S3 => {
+            let client = connector.client();
             let builder = s3(bucket, settings)?.with_http_connector(connector).with_retry(retry);
             let one_by_one = builder.clone().with_disable_bulk_delete(true);
             builder.build().and_then(|store| {
-                Ok(Opened { store: Arc::new(store), one_by_one: Arc::new(one_by_one.build()?) })
+                let base = public_url(bucket, settings).filter(|_| !settings.anonymous);
+                let signer = base.map(|base| {
+                    let profile = Profile::read(settings.profile.as_deref(), environment).unwrap_or_default();
+                    let region = S3Place::of(bucket, settings, &profile).region;
+                    Arc::new(Signer { credentials: store.credentials().clone(), client, base, region })
+                });
+                Ok(Opened { store: Arc::new(store), one_by_one: Arc::new(one_by_one.build()?), signer })
             })
         }
         Provider::Google => {
@@ -104,7 +114,7 @@ pub(super) fn open(bucket: &Bucket, settings: &StorageSettings) -> Result<Opened
 
 fn same<S: ObjectStore>(store: object_store::Result<S>) -> object_store::Result<Opened> {
     let store: Arc<dyn ObjectStore> = Arc::new(store?);
-    Ok(Opened { one_by_one: store.clone(), store })
+    Ok(Opened { one_by_one: store.clone(), store, signer: None })
 }
 
 /// Returns the variables with a prefix that a client knows, by its own keys.

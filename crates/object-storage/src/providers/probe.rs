@@ -48,7 +48,7 @@ enum Race {
 
 /// Fails with [`StorageProblem::NotAtomic`] unless exactly one of several racing writers wins, in each of several races.
 pub(crate) async fn probe(requests: &Requests) -> Result<(), StorageProblem> {
-    let name = format!(".esker/probe-{:016x}", RandomState::new().hash_one(std::process::id()));
+    let name = format!(".esker/probe-{:016x}", random());
     let files: Vec<String> = (0..RACES).map(|race| format!("{name}-{race}")).collect();
     let mut verdict = Ok(());
     for file in &files {
@@ -62,6 +62,11 @@ pub(crate) async fn probe(requests: &Requests) -> Result<(), StorageProblem> {
     }
     let removed = requests.delete(&files).await;
     verdict.and(removed)
+}
+
+/// Returns a number that others don't choose at the same time.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 async fn race_for(requests: &Requests, file: &str) -> Result<(), StorageProblem> {

@@ -11,13 +11,14 @@ use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use md5::{Digest as _, Md5};
 use object_store::path::Path;
 use object_store::{
-    Attribute, Attributes, CopyOptions, GetOptions, GetResult, ObjectMeta, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, UpdateVersion,
+    Attribute, AttributeValue, Attributes, CopyOptions, GetOptions, GetResult, ObjectMeta, ObjectStore,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, UpdateVersion,
 };
 use parking_lot::Mutex;
 
 use super::failure::Failure;
 use super::open::open;
+use super::signed_puts::Signer;
 use crate::settings::StorageSettings;
 use crate::url::Bucket;
 
@@ -67,6 +68,8 @@ pub(crate) struct Requests {
     store: Arc<dyn ObjectStore>,
     /// Client that deletes objects one by one.
     one_by_one: Arc<dyn ObjectStore>,
+    /// Signer of requests that others send.
+    pub(super) signer: Option<Arc<Signer>>,
     /// True if the server refused to delete many objects with one request.
     deletes_singly: Arc<Mutex<bool>>,
     storage_class: Option<Arc<str>>,
@@ -82,6 +85,7 @@ impl Requests {
             bucket: Arc::new(bucket.clone()),
             store: opened.store,
             one_by_one: opened.one_by_one,
+            signer: opened.signer,
             deletes_singly: Arc::default(),
             storage_class: settings.storage_class.as_deref().map(Arc::from),
             read_back: settings.read_back,
@@ -109,6 +113,21 @@ impl Requests {
             attributes.insert(Attribute::StorageClass, class.to_string().into());
         }
         attributes
+    }
+
+    /// Returns the fields with which an object is stored.
+    pub(super) fn fields_of_object(&self) -> Vec<(String, String)> {
+        let attributes = self.attributes(FileKind::Object, "");
+        let field = |(attribute, value): (&Attribute, &AttributeValue)| {
+            let name = match attribute {
+                Attribute::ContentType => "content-type",
+                Attribute::CacheControl => "cache-control",
+                Attribute::StorageClass => "x-amz-storage-class",
+                _ => return None,
+            };
+            Some((name.to_owned(), value.to_string()))
+        };
+        attributes.iter().filter_map(field).collect()
     }
 
     /// Returns a file of at most `limit` bytes with its version; none if it is missing.

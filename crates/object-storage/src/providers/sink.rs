@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use esker_format::manifest;
@@ -20,7 +20,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 
 use esker_store::{
-    Cause, FileLock, Listed, Locking, Put, RequestThread, Sink, StoreError, StoredFiles, Swap,
+    Cause, FileLock, Listed, Locking, Put, RequestThread, SignedPut, Sink, StoreError, StoredFiles, Swap,
 };
 
 use super::THREAD;
@@ -54,6 +54,8 @@ pub struct ObjectSink {
     uploads: Arc<Uploads>,
     /// True if conditional puts are known to be atomic.
     is_atomic: Mutex<bool>,
+    /// True if the server is known to compare objects with the checksums that requests are signed for.
+    compares: Mutex<Option<bool>>,
     thread: RequestThread,
 }
 
@@ -75,6 +77,7 @@ impl ObjectSink {
             requests,
             uploads: Arc::new(Uploads::new(settings.connections())),
             is_atomic: Mutex::new(false),
+            compares: Mutex::default(),
             thread,
         })
     }
@@ -218,6 +221,31 @@ impl Sink for ObjectSink {
     fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError> {
         let file = name.path();
         self.thread.wait_for(self.requests.len_of(&file)).map_err(self.failed("looking for", &file))
+    }
+
+    fn signed_puts(
+        &self,
+        objects: &[(ObjectName, u64)],
+        valid: Duration,
+    ) -> Result<Option<Vec<SignedPut>>, StoreError> {
+        let Some(signer) = &self.requests.signer else { return Ok(None) };
+        let mut compares = self.compares.lock();
+        let is_checked = match *compares {
+            Some(known) => known,
+            None => {
+                let probed = self.thread.wait_for(signer.probe(&self.requests));
+                *compares.insert(probed.map_err(self.failed("probing checksums by", ".esker/probe-put"))?)
+            }
+        };
+        drop(compares);
+        let signed = self.thread.wait_for(async {
+            let mut signed = Vec::new();
+            for (name, len) in objects {
+                signed.push(signer.put(&self.requests, (name, *len), (is_checked, valid)).await?);
+            }
+            Ok(signed)
+        });
+        signed.map(Some).map_err(self.failed("signing requests for", "data"))
     }
 
     fn flush(&self) -> Result<(), StoreError> {

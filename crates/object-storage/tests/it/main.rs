@@ -7,3 +7,4 @@ mod bucket_races;
 mod bucket_servers;
 mod buckets;
 mod interruption;
+mod signed_puts;

@@ -6,12 +6,14 @@ use std::ops::Bound;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use base64ct::{Base64, Encoding as _};
 use md5::{Digest, Md5};
+use sha1::Sha1;
 use sha2::Sha256;
 
 use super::fault::S3Fault;
 use super::message::{Answer, S3Request, elements, escaped};
-use super::{Conditions, S3Object};
+use super::{Conditions, S3Object, signed_url};
 
 /// Fields of a put that are kept.
 const KEPT: [&str; 3] = ["content-type", "cache-control", "x-amz-storage-class"];
@@ -55,11 +57,19 @@ pub(super) struct Options {
     pub(super) page: usize,
     /// True if each page of a listing is the first one, and says that more follow.
     pub(super) repeats: bool,
+    /// True if the body of a put must have the checksum that it names.
+    pub(super) compares_checksums: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { conditions: Conditions::Atomic, has_batches: true, page: 1000, repeats: false }
+        Self {
+            conditions: Conditions::Atomic,
+            has_batches: true,
+            page: 1000,
+            repeats: false,
+            compares_checksums: true,
+        }
     }
 }
 
@@ -90,11 +100,23 @@ impl Buckets {
 
     /// Applies a request.
     pub(super) fn answer(&self, request: &S3Request, body: &[u8]) -> Answer {
-        let is_signed =
+        if signed_url::is_one(request)
+            && let Err(code) = signed_url::check(request)
+        {
+            return Answer::error(403, code);
+        }
+        let has_field =
             request.field("authorization").is_some_and(|value| value.starts_with("AWS4-HMAC-SHA256"));
+        let is_signed = has_field || signed_url::is_one(request);
         let reads_object = matches!(request.method.as_str(), "GET" | "HEAD") && !request.key.is_empty();
         if !is_signed && !reads_object {
             return Answer::error(403, "AccessDenied");
+        }
+        let checksum = request.field("x-amz-checksum-sha1");
+        let compares = self.options.lock().unwrap().compares_checksums;
+        if checksum.is_some_and(|checksum| compares && checksum != Base64::encode_string(&Sha1::digest(body)))
+        {
+            return Answer::error(400, "BadDigest");
         }
         let digest = request.field("x-amz-content-sha256").filter(|digest| digest.len() == 64);
         if digest.is_some_and(|digest| digest != hex(&Sha256::digest(body))) {
@@ -360,7 +382,7 @@ fn tag(bytes: &[u8]) -> String {
     format!("\"{}\"", hex(&Md5::digest(bytes)))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
