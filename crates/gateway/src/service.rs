@@ -20,6 +20,7 @@ mod handling;
 mod leases;
 mod payloads;
 mod reply;
+mod slots;
 
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ use tokio::sync::Semaphore;
 
 use self::handling::Service;
 use self::reply::Reply;
+use self::slots::Slots;
 use crate::gateway::Gateway;
 
 /// Uploads at once: each has at most 64 MiB in memory.
@@ -47,7 +49,7 @@ pub fn service(gateway: Arc<Gateway>) -> RoutedService {
         (administration::metrics(gateway.clone()), administration::tables(gateway.clone()));
     let service = Arc::new(Service {
         gateway,
-        uploads: Arc::new(Semaphore::new(UPLOADS)),
+        uploads: Slots::new(UPLOADS),
         commits: Arc::new(Semaphore::new(COMMITS)),
     });
     RoutedService {

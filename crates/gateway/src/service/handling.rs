@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use tokio::sync::Semaphore;
 
 use super::reply::Reply;
+use super::slots::Slots;
 use crate::error::GatewayError;
 use crate::gateway::Gateway;
 use crate::wire::Answer;
@@ -22,7 +23,7 @@ pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
 /// What all handlers share.
 pub(super) struct Service {
     pub(super) gateway: Arc<Gateway>,
-    pub(super) uploads: Arc<Semaphore>,
+    pub(super) uploads: Arc<Slots>,
     pub(super) commits: Arc<Semaphore>,
 }
 

@@ -111,11 +111,11 @@ async fn submit(
     rest: Bytes,
     body: &mut Body,
 ) -> Result<Reply, Reply> {
-    let permit = service.uploads.clone().acquire_owned().await;
+    let slot = service.uploads.take(&signer.name).await;
     let (sender, receiver) = channel(PARTS);
     let gateway = service.gateway.clone();
     let storing = tokio::spawn(blocking(move || {
-        let _permit = permit;
+        let _slot = slot;
         gateway.submit(&signer, &token, &payload, &mut Received { receiver, part: rest })
     }));
     // The thread ends early if it refuses the payload.
