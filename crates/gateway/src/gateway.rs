@@ -5,15 +5,14 @@
 //! the commits of one repository have a lock of their own.
 
 mod commits;
+mod uploads;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use esker_format::name::RepositoryName;
-use esker_format::object::ObjectName;
 use esker_repository::Settings;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::watch;
@@ -22,7 +21,7 @@ use crate::authorization::Authorization;
 use crate::clock::Clock;
 use crate::database::{Database, DatabaseError, Record};
 use crate::error::GatewayError;
-use crate::intake::{self, Stored};
+use crate::granted::Granted;
 use crate::keys::{AccessError, KeyRing, PublisherKey};
 use crate::lease::{Change, Lease, Leases, Millis, Refused, State};
 use crate::lease_path::{LeasePath, LeasePathError};
@@ -46,6 +45,8 @@ pub struct GatewayOptions {
     pub result_kept: i64,
     /// Folder for temporary files of large objects.
     pub temporary: PathBuf,
+    /// True if publishers may store objects in the storage themselves, with URLs that are signed for them.
+    pub signed_puts: bool,
     /// The clock that leases end by.
     pub clock: Clock,
 }
@@ -72,6 +73,7 @@ pub struct Gateway {
     open: OpenTarget,
     options: GatewayOptions,
     usage: Usage,
+    granted: Granted,
     queue: Queue,
     counters: Counters,
     /// True if the leases may be others than those of the database, because a change failed.
@@ -127,6 +129,7 @@ impl Gateway {
             open,
             options,
             usage,
+            granted: Granted::default(),
             queue: Queue::default(),
             counters: Counters::default(),
             stale: AtomicBool::new(false),
@@ -297,7 +300,7 @@ impl Gateway {
             });
             Ok(changes)
         })?;
-        self.usage.forget(|token| made.contains(&Change::Remove(token.clone())));
+        self.forget(&made);
         Ok((token.clone(), self.lease(&token)?))
     }
 
@@ -347,72 +350,21 @@ impl Gateway {
             return Ok(());
         }
         let gone = self.change("expired", |leases, now| Ok(leases.expire(now, kept)))?;
-        self.usage.forget(|token| gone.contains(&Change::Remove(token.clone())));
+        self.forget(&gone);
         Ok(())
     }
 
-    /// Receives a payload of a lease.
-    pub fn submit(
-        &self,
-        signer: &Signer,
-        token: &Token,
-        payload: &wire::Payload,
-        body: &mut dyn Read,
-    ) -> Result<Stored, GatewayError> {
-        let lease = self.open_lease(signer, token)?;
-        let served = self.served(&lease.path.repository)?;
-        let header = intake::header(payload, body)?;
-        let bytes = header.bytes();
-        let reserved = self.usage.reserve(token, bytes, signer.key.limits.lease_bytes);
-        let sent = reserved.map_err(|left| intake::IntakeError::Quota { left, bytes })?;
-        let is_limited = signer.key.limits.lease_bytes.is_some();
-        let noted = if is_limited { self.noted(self.database.note_sent(token, sent)) } else { Ok(()) };
-        let stored = noted.and_then(|()| {
-            let sink = served.target.sink();
-            Ok(intake::objects(&header, body, sink, &self.options.temporary)?)
-        });
-        let stored = stored.inspect_err(|_| self.usage.release(token, bytes))?;
-        if !stored.catalogs.is_empty() {
-            self.noted(self.database.note_catalogs(token, &stored.catalogs))?;
-        }
-        self.counters.objects.fetch_add(stored.objects as u64, Ordering::Relaxed);
-        self.counters.bytes.fetch_add(stored.bytes, Ordering::Relaxed);
-        Ok(stored)
-    }
-
-    /// Returns those of some objects that the storage lacks.
-    pub fn missing(
-        &self,
-        signer: &Signer,
-        token: &Token,
-        names: &[ObjectName],
-    ) -> Result<Vec<ObjectName>, GatewayError> {
-        if names.len() > NAMES_MAX {
-            return Err(GatewayError::TooManyNames(NAMES_MAX));
-        }
-        let lease = self.open_lease(signer, token)?;
-        let served = self.served(&lease.path.repository)?;
-        let mut missing = Vec::new();
-        for name in names {
-            if served.target.sink().len_of(name).map_err(intake::IntakeError::Storage)?.is_none() {
-                missing.push(*name);
-            }
-        }
-        Ok(missing)
+    /// Forgets what leases have sent that are gone.
+    fn forget(&self, changes: &[Change]) {
+        let is_gone = |token: &Token| changes.contains(&Change::Remove(token.clone()));
+        self.usage.forget(is_gone);
+        self.granted.forget(is_gone);
     }
 
     /// Returns the settings of the repository of a lease.
     pub fn settings(&self, signer: &Signer, token: &Token) -> Result<Settings, GatewayError> {
         let lease = self.open_lease(signer, token)?;
         Ok(self.served(&lease.path.repository)?.target.settings()?)
-    }
-
-    /// Returns a lease that its publisher may send objects for.
-    fn open_lease(&self, signer: &Signer, token: &Token) -> Result<Lease, GatewayError> {
-        let lease = self.leases.read().find(token, &signer.name, self.now())?.clone();
-        // The key may have lost the directory since.
-        self.keys().check(&signer.key, &lease.path)?;
-        Ok(lease)
     }
 
     /// Notes that the database has to be opened again, if a change failed.

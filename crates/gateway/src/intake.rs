@@ -11,7 +11,7 @@ use crate::pack::{HEADER_MAX, PackError, PackHeader};
 use crate::wire;
 
 /// Largest object: a publisher cuts larger files into chunks unless its repository says otherwise.
-const OBJECT_MAX: u64 = 4 << 30;
+pub(crate) const OBJECT_MAX: u64 = 4 << 30;
 /// Bytes that are read at once.
 const PIECE: usize = 256 << 10;
 

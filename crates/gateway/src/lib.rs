@@ -16,6 +16,7 @@ mod clock;
 mod database;
 mod error;
 mod gateway;
+mod granted;
 mod intake;
 mod key_files;
 mod keys;

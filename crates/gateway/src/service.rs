@@ -4,6 +4,7 @@
 //! /api/v1/…                                    the interface of the reference's gateway
 //! POST /api/esker/v1/leases                    the same request, which may have `wait_seconds`
 //! POST /api/esker/v1/leases/TOKEN/missing      one name of an object a line; the objects that the storage lacks
+//! POST /api/esker/v1/leases/TOKEN/uploads      name and length of an object a line; signed URLs to store some of them
 //! GET  /api/esker/v1/leases/TOKEN/settings     the settings of the repository
 //! GET  /api/esker/v1/leases, …/records         for operators: leases, and the newest records of the audit log
 //! ```
@@ -80,6 +81,7 @@ fn router(service: Arc<Service>) -> Router {
         .route("/api/v1/payloads/{token}", post(payloads::with_token_in_path))
         .route("/api/esker/v1/leases", get(administration::leases).post(leases::acquire_or_wait))
         .route("/api/esker/v1/leases/{token}/missing", post(payloads::missing))
+        .route("/api/esker/v1/leases/{token}/uploads", post(payloads::signed_puts))
         .route("/api/esker/v1/leases/{token}/settings", get(leases::settings))
         .route("/api/esker/v1/records", get(administration::records))
         .fallback(async || Reply::of_status(404, "there is no such resource"))

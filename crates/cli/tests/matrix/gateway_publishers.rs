@@ -205,6 +205,34 @@ fn a_publish_through_a_gateway_equals_a_local_one() {
     }
 }
 
+/// Hooks run where the publisher runs. The gateway starts no program.
+#[test]
+fn hooks_of_a_publisher_run_with_a_gateway_and_those_of_the_repository_do_not() {
+    let site = Site::new(TestUser::ordinary());
+    site.introduce();
+    let told = site.workshop.home("told");
+    let hook = |folder: &str, name: &str, script: &str| {
+        let folder = format!("{}/{NAME}/.esker/hooks", site.workshop.home(folder));
+        site.workshop.world.person.does(|| {
+            fs::create_dir_all(&folder).expect("folders");
+            let file = format!("{folder}/{name}");
+            fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("a file");
+            fs::set_permissions(file, fs::Permissions::from_mode(0o700)).expect("a mode");
+        });
+    };
+    for (folder, name) in
+        [("storage", "publish-before"), ("storage", "publish-after"), ("state", "publish-after")]
+    {
+        hook(folder, name, &format!("echo {folder} {name} $1 >>{told}"));
+    }
+    site.json(&["publish", NAME, &site.workshop.tree(), "--to", "/one"]);
+    assert_eq!(fs::read_to_string(&told).expect("a file"), format!("state publish-after {NAME}\n"));
+    hook("state", "publish-before", "exit 3");
+    let said = complaint(&mut site.builder(&["publish", NAME, &site.workshop.tree(), "--to", "/two"]), 1);
+    assert!(said.contains("publish-before"), "{said}");
+    assert_eq!(site.reads("ls"), "one\n");
+}
+
 #[test]
 fn tags_are_added_and_removed_and_what_needs_keys_is_refused_by_name() {
     let site = Site::new(TestUser::ordinary());

@@ -75,6 +75,7 @@ mod served;
 mod server_kill;
 mod setup;
 mod sharing;
+mod signed_uploads;
 mod site_proxy;
 mod slow;
 mod status_of_users;

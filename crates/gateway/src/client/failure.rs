@@ -1,5 +1,7 @@
 //! What answers and failed requests mean to a publisher.
 
+use std::collections::BTreeMap;
+
 use esker_repository::{GatewayFailure, Settings};
 use esker_store::{Cause, StorageProblem, StoreError};
 use serde::Deserialize;
@@ -7,6 +9,14 @@ use serde::Deserialize;
 use super::operator::HeldLease;
 use crate::database::Record;
 use crate::error::GatewayError;
+
+/// A request by which the publisher stores an object itself.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct SignedUpload {
+    pub(super) name: String,
+    pub(super) url: String,
+    pub(super) fields: BTreeMap<String, String>,
+}
 
 /// An answer of a gateway. Each has some of the fields.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -22,6 +32,8 @@ pub(super) struct Heard {
     pub(super) lease_seconds: Option<u64>,
     pub(super) time_remaining: serde_json::Value,
     pub(super) missing: Vec<String>,
+    /// Objects that the publisher stores itself.
+    pub(super) uploads: Vec<SignedUpload>,
     pub(super) final_revision: Option<u64>,
     pub(super) dropped: Vec<String>,
     pub(super) conflicts: Vec<String>,

@@ -12,7 +12,7 @@ use esker_repository::GatewayFailure;
 use esker_store::{Authorities, Client, ClientOptions, Dns, RequestThread, without_passwords};
 use http_body_util::{BodyExt as _, Full};
 
-use super::failure::{Failed, Heard};
+use super::failure::{Failed, Heard, SignedUpload};
 use crate::authorization::Authorization;
 use crate::keys::{KeyError, Secret, plain_key};
 
@@ -29,6 +29,8 @@ const IDLE: Duration = Duration::from_secs(15);
 /// Pause before a request is sent again; it doubles up to the longest one.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Attempts to store an object by a signed request; then it goes through the gateway.
+const PUTS_MAX: u32 = 3;
 /// Longest answer.
 const ANSWER_MAX: usize = 16 << 20;
 
@@ -139,6 +141,32 @@ impl Requests {
     /// Sends a request once, and waits for a long time.
     pub(super) async fn send_once(&self, wanted: &Wanted) -> Result<Heard, Failed> {
         self.try_send(&self.patient, wanted).await
+    }
+
+    /// Stores an object by a signed request; returns true if the storage accepted it.
+    pub(super) async fn put(&self, upload: &SignedUpload, bytes: &Bytes) -> bool {
+        for round in 0..PUTS_MAX {
+            if round > 0 {
+                pause(round).await;
+            }
+            let mut request = Request::builder().method(Method::PUT).uri(&upload.url);
+            for (name, value) in &upload.fields {
+                request = request.header(name, value);
+            }
+            let Ok(request) = request.body(Full::new(bytes.clone())) else { return false };
+            match self.client.send(request).await {
+                Ok(response) if response.status().is_success() => return true,
+                Ok(response) => {
+                    let status = response.status();
+                    tracing::debug!("object {} is refused with status {status}", upload.name);
+                    if !status.is_server_error() {
+                        return false;
+                    }
+                }
+                Err(cause) => tracing::debug!("object {} can't be stored: {}", upload.name, told(&cause)),
+            }
+        }
+        false
     }
 
     async fn try_send(&self, client: &Arc<Client<Full<Bytes>>>, wanted: &Wanted) -> Result<Heard, Failed> {

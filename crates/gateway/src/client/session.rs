@@ -53,6 +53,8 @@ pub(super) struct Leased {
     ended: Mutex<Option<String>>,
     /// True if the gateway has no renewals.
     is_fixed: AtomicBool,
+    /// True while the gateway may let the publisher store objects itself.
+    pub(super) signs_puts: AtomicBool,
 }
 
 /// A session with a gateway. Its lease is given up when it is dropped, unless it is to be kept.
@@ -86,7 +88,8 @@ impl Session {
         let (token, life, is_esker, settings) = begun.map_err(Failed::into_failure)?;
         let (path, ended) = (wish.path.to_string(), Mutex::default());
         let is_fixed = AtomicBool::new(false);
-        let leased = Arc::new(Leased { requests, token, path, is_esker, ended, is_fixed });
+        let signs_puts = AtomicBool::new(is_esker);
+        let leased = Arc::new(Leased { requests, token, path, is_esker, ended, is_fixed, signs_puts });
         thread.start_task(keep_renewed(leased.clone(), life));
         let uploads = Uploads::new(leased.clone(), thread.clone());
         Ok(Self { leased, uploads, settings, is_kept: AtomicBool::new(false), thread })

@@ -1,8 +1,9 @@
 //! Objects on their way to a gateway: collected into packs, of which several are sent at once.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::http::Method;
 use bytes::Bytes;
@@ -12,8 +13,9 @@ use esker_store::{Put, RequestThread};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 
-use super::failure::Failed;
+use super::failure::{Failed, SignedUpload};
 use super::requests::Wanted;
 use super::session::Leased;
 use crate::gateway::NAMES_MAX;
@@ -27,6 +29,10 @@ const AT_ONCE: usize = 4;
 const UNIT: usize = 1 << 20;
 /// Number of units that may be on their way.
 const UNITS: u32 = (AT_ONCE * BATCH / UNIT) as u32;
+/// Length from which an object is stored without the gateway, if it signs a request for that.
+const STORED_FROM: u64 = 64 << 10;
+/// Number of objects of a batch that are stored so at once.
+const STORED_AT_ONCE: usize = 8;
 
 /// Objects that are sent together.
 #[derive(Default)]
@@ -133,7 +139,7 @@ impl Uploads {
         let permit = self.reserve(units)?;
         let (leased, failed) = (self.leased.clone(), self.failed.clone());
         self.thread.start_task(async move {
-            if let Err(failure) = send(&leased, batch).await {
+            if let Err(failure) = send(leased, batch).await {
                 failed.lock().get_or_insert(failure.into_failure());
             }
             drop(permit);
@@ -143,11 +149,14 @@ impl Uploads {
 }
 
 /// Sends the objects of a batch that the gateway lacks.
-async fn send(leased: &Leased, batch: Batch) -> Result<(), Failed> {
-    let Batch { mut objects, mut bytes } = batch;
+async fn send(leased: Arc<Leased>, batch: Batch) -> Result<(), Failed> {
+    let Batch { mut objects, bytes } = batch;
+    let mut bytes = Bytes::from(bytes);
     if leased.is_esker {
         let names: Vec<ObjectName> = objects.iter().map(|object| object.name).collect();
-        let missing = missing_of(leased, &names).await?;
+        let mut missing = missing_of(&leased, &names).await?;
+        let stored = store(&leased, &missing, &objects, &bytes).await?;
+        missing.retain(|name| !stored.contains(name));
         if missing.len() < objects.len() {
             (objects, bytes) = only(&missing, &objects, &bytes);
         }
@@ -171,33 +180,80 @@ async fn send(leased: &Leased, batch: Batch) -> Result<(), Failed> {
     if heard.is_ok() { Ok(()) } else { Err(leased.refused(heard).into()) }
 }
 
+/// Returns the objects of a batch with their bytes.
+fn with_bytes<'o>(
+    objects: &'o [PackedObject],
+    bytes: &'o Bytes,
+) -> impl Iterator<Item = (&'o PackedObject, Bytes)> {
+    let mut rest = bytes.clone();
+    objects.iter().map(move |object| {
+        let len = usize::try_from(object.len).unwrap_or(usize::MAX).min(rest.len());
+        (object, rest.split_to(len))
+    })
+}
+
 /// Returns some of the objects with their bytes.
-fn only(
-    wanted: &HashSet<ObjectName>,
-    objects: &[PackedObject],
-    mut bytes: &[u8],
-) -> (Vec<PackedObject>, Vec<u8>) {
+fn only(wanted: &HashSet<ObjectName>, objects: &[PackedObject], bytes: &Bytes) -> (Vec<PackedObject>, Bytes) {
     let (mut kept, mut kept_bytes) = (Vec::new(), Vec::new());
-    for object in objects {
-        let (own, rest) = bytes.split_at(usize::try_from(object.len).unwrap_or(bytes.len()));
-        if wanted.contains(&object.name) {
-            kept.push(*object);
-            kept_bytes.extend_from_slice(own);
-        }
-        bytes = rest;
+    for (object, own) in with_bytes(objects, bytes).filter(|(object, _)| wanted.contains(&object.name)) {
+        kept.push(*object);
+        kept_bytes.extend_from_slice(&own);
     }
-    (kept, kept_bytes)
+    (kept, kept_bytes.into())
+}
+
+/// Stores the large ones of the missing objects by requests that the gateway has signed, if it does. Returns those that are stored;
+/// the others go through the gateway.
+async fn store(
+    leased: &Arc<Leased>,
+    missing: &HashSet<ObjectName>,
+    objects: &[PackedObject],
+    bytes: &Bytes,
+) -> Result<Vec<ObjectName>, Failed> {
+    let is_large = |object: &PackedObject| {
+        object.len >= STORED_FROM && object.name.kind.is_content() && missing.contains(&object.name)
+    };
+    let large: Vec<_> = with_bytes(objects, bytes).filter(|(object, _)| is_large(object)).collect();
+    if large.is_empty() || !leased.signs_puts.load(Ordering::Relaxed) {
+        return Ok(Vec::new());
+    }
+    let body: String = large.iter().map(|(object, _)| format!("{} {}\n", object.name, object.len)).collect();
+    let heard = leased.requests.send(&question(leased, "uploads", body)).await?;
+    let signed: HashMap<String, SignedUpload> =
+        heard.uploads.into_iter().map(|upload| (upload.name.clone(), upload)).collect();
+    let (mut sending, mut sent) = (JoinSet::new(), Vec::new());
+    for (object, own) in large {
+        let Some(upload) = signed.get(&object.name.to_string()).cloned() else { continue };
+        if sending.len() >= STORED_AT_ONCE {
+            sent.extend(sending.join_next().await);
+        }
+        let (leased, name) = (leased.clone(), object.name);
+        sending.spawn(async move { leased.requests.put(&upload, &own).await.then_some(name) });
+    }
+    sent.extend(sending.join_all().await.into_iter().map(Ok));
+    let sent: Vec<ObjectName> = sent.into_iter().filter_map(|name| name.ok().flatten()).collect();
+    if sent.is_empty() {
+        // The storage can't be reached from here, or the gateway signs nothing.
+        leased.signs_puts.store(false, Ordering::Relaxed);
+        return Ok(sent);
+    }
+    let lacking = missing_of(leased, &sent).await?;
+    Ok(sent.into_iter().filter(|name| !lacking.contains(name)).collect())
 }
 
 /// Returns those of some objects that the storage lacks.
 async fn missing_of(leased: &Leased, names: &[ObjectName]) -> Result<HashSet<ObjectName>, Failed> {
     let body: String = names.iter().map(|name| format!("{name}\n")).collect();
-    let path = format!("/api/esker/v1/leases/{}/missing", leased.token);
-    let input = format!("{}{body}", leased.token);
-    let wanted = Wanted { path, ..Wanted::new(Method::POST, "", input, body) };
-    let heard = leased.requests.send(&wanted).await?;
+    let heard = leased.requests.send(&question(leased, "missing", body)).await?;
     match heard.is_ok() {
         true => Ok(heard.missing.iter().filter_map(|name| ObjectName::parse(name)).collect()),
         false => Err(leased.refused(heard).into()),
     }
+}
+
+/// Returns a question about objects, which is signed with the token in front.
+fn question(leased: &Leased, about: &str, body: String) -> Wanted {
+    let path = format!("/api/esker/v1/leases/{}/{about}", leased.token);
+    let input = format!("{}{body}", leased.token);
+    Wanted { path, ..Wanted::new(Method::POST, "", input, body) }
 }

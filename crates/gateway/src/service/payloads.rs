@@ -8,7 +8,9 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use bytes::{Buf as _, Bytes};
 use esker_format::object::ObjectName;
+use esker_store::SignedPut;
 use http_body_util::BodyExt as _;
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::handling::{Named, Service, authorization, blocking, done, field, parse, small};
@@ -169,11 +171,48 @@ pub(super) async fn missing(
 ) -> Result<Reply, Reply> {
     let body = small(body).await?;
     let signer = service.gateway.signer(authorization(&headers), &[token.as_bytes(), &body].concat())?;
-    let names = str::from_utf8(&body).ok().and_then(|text| text.lines().map(ObjectName::parse).collect());
-    let names: Vec<ObjectName> =
-        names.ok_or_else(|| Reply::of_status(400, "a line is no name of an object"))?;
+    let names = lines(&body, ObjectName::parse)?;
+    // What publishers stored themselves may have to be read.
+    let slot = match service.gateway.signs_puts() {
+        true => Some(service.uploads.take(&signer.name).await),
+        false => None,
+    };
     let gateway = service.gateway.clone();
-    let missing = blocking(move || gateway.missing(&signer, &Token::named(&token), &names)).await?;
-    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let missing = blocking(move || {
+        let _slot = slot;
+        gateway.missing(&signer, &Token::named(&token), &names)
+    });
+    let missing: Vec<String> = missing.await?.iter().map(ToString::to_string).collect();
     Ok(Answer::ok().with("missing", missing).into())
+}
+
+/// Answers with signed URLs by which a publisher stores objects itself. The body has the name and the length of one in a line, and is
+/// signed with the token in front.
+pub(super) async fn signed_puts(
+    State(service): State<Arc<Service>>,
+    Named(token): Named,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Reply, Reply> {
+    let body = small(body).await?;
+    let signer = service.gateway.signer(authorization(&headers), &[token.as_bytes(), &body].concat())?;
+    let object = |line: &str| {
+        let (name, len) = line.split_once(' ')?;
+        Some((ObjectName::parse(name)?, len.parse().ok()?))
+    };
+    let objects = lines(&body, object)?;
+    let gateway = service.gateway.clone();
+    let puts = blocking(move || gateway.signed_puts(&signer, &Token::named(&token), &objects)).await?;
+    let put = |(name, put): (ObjectName, SignedPut)| {
+        let fields: Map<String, Value> =
+            put.fields.into_iter().map(|(name, value)| (name, value.into())).collect();
+        json!({ "name": name.to_string(), "url": put.url, "fields": fields })
+    };
+    Ok(Answer::ok().with("uploads", puts.into_iter().map(put).collect::<Vec<_>>()).into())
+}
+
+/// Reads the lines of a question for objects.
+fn lines<T>(body: &[u8], parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Reply> {
+    let lines = str::from_utf8(body).ok().and_then(|text| text.lines().map(parse).collect());
+    lines.ok_or_else(|| Reply::of_status(400, "a line is no name of an object"))
 }

@@ -28,7 +28,7 @@ pub(crate) fn wish(path: &str) -> LeaseWish<'static> {
     LeaseWish { path, wait: Some(Duration::ZERO), waits: &|_| {}, token: None, take_over: false }
 }
 
-fn begin(url: &str, path: &str) -> Session {
+pub(crate) fn begin(url: &str, path: &str) -> Session {
     Session::begin(address(url, "one"), wish(path)).unwrap()
 }
 
@@ -36,7 +36,7 @@ fn built() -> BuiltRevision<'static> {
     BuiltRevision { base: root(1), root: root(2), tag: "", description: "", removed_tags: &[] }
 }
 
-fn commit(session: &Session) -> u64 {
+pub(crate) fn commit(session: &Session) -> u64 {
     let GatewayCommit { revision, left_out } = session.commit(&built()).unwrap();
     assert!(left_out.is_empty());
     revision.unwrap()
@@ -55,12 +55,12 @@ fn put_all(session: &Session, objects: &[(ObjectName, Vec<u8>)]) {
 }
 
 impl Running {
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// Fails unless the storage has all objects.
-    fn has_all(&self, objects: &[(ObjectName, Vec<u8>)]) {
+    pub(crate) fn has_all(&self, objects: &[(ObjectName, Vec<u8>)]) {
         for (name, bytes) in objects {
             let stored = self.station.r.sink().read(&name.path(), 1 << 20).unwrap();
             assert_eq!(stored.as_ref(), Some(bytes));

@@ -13,4 +13,5 @@ mod publisher;
 mod publishing;
 mod relay;
 mod repository;
+mod signed_puts;
 mod target;

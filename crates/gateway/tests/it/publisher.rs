@@ -50,6 +50,7 @@ pub(crate) fn options(folder: &Path, time: &Time) -> GatewayOptions {
         lease_max: LIFE,
         result_kept: LIFE,
         temporary: folder.to_owned(),
+        signed_puts: true,
         clock: Arc::new(move || Millis(time.load(Ordering::Relaxed))),
     }
 }
@@ -60,8 +61,13 @@ impl Station {
     }
 
     pub(crate) fn limited(limits: KeyLimits) -> Self {
+        Self::of(TestTarget::new(), limits)
+    }
+
+    /// Makes a gateway with a target for `r.test`.
+    pub(crate) fn of(r: Arc<TestTarget>, limits: KeyLimits) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (r, s) = (TestTarget::new(), TestTarget::new());
+        let s = TestTarget::new();
         let time = Time::default();
         let gateway = open(folder.path(), (&r, &s), limits, &time);
         Self { folder, r, s, gateway, time }

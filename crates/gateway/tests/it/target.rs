@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
 use esker_gateway::{Candidate, OpenTarget, PublicFiles, PublishFailure, Published, Submission, Target};
+use esker_object_storage::{ObjectSink, StorageSettings, StorageUrl};
 use esker_repository::Settings;
 use esker_store::{LocalSink, Sink};
+use esker_testkit::s3::{BUCKET, S3Server};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
@@ -24,7 +26,7 @@ pub(crate) enum Outcome {
 
 /// A repository of the tests.
 pub(crate) struct TestTarget {
-    sink: LocalSink,
+    sink: Box<dyn Sink>,
     _folder: TempDir,
     state: Mutex<State>,
 }
@@ -45,7 +47,18 @@ struct State {
 impl TestTarget {
     pub(crate) fn new() -> Arc<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let sink = LocalSink::open(folder.path());
+        let sink = Box::new(LocalSink::open(folder.path()));
+        Arc::new(Self { sink, _folder: folder, state: Mutex::default() })
+    }
+
+    /// Makes a repository in the bucket of a server.
+    pub(crate) fn in_bucket(server: &S3Server) -> Arc<Self> {
+        let credentials = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+        let (endpoint, environment) = (Some(server.endpoint()), credentials.into_iter().collect());
+        let settings = StorageSettings { endpoint, environment, ..StorageSettings::default() };
+        let url = StorageUrl::parse(&format!("s3://{BUCKET}")).unwrap();
+        let sink = Box::new(ObjectSink::open(url.bucket().unwrap(), &settings).unwrap());
+        let folder = tempfile::tempdir().unwrap();
         Arc::new(Self { sink, _folder: folder, state: Mutex::default() })
     }
 
@@ -86,7 +99,7 @@ fn failure(text: &str) -> PublishFailure {
 
 impl Target for TestTarget {
     fn sink(&self) -> &dyn Sink {
-        &self.sink
+        &*self.sink
     }
 
     fn settings(&self) -> Result<Settings, PublishFailure> {

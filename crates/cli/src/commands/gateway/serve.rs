@@ -63,6 +63,11 @@ pub(super) struct ServerArgs {
     #[arg(long, value_name = "DURATION", default_value = "2h", value_parser = parse_duration, help_heading = "Limits")]
     lease_time: Duration,
 
+    /// Let publishers store large objects in the S3 bucket themselves, with URLs that are signed for one object each and end with the
+    /// lease; publishers must reach the bucket's endpoint as the gateway does
+    #[arg(long, help_heading = "Storage and keys")]
+    signed_uploads: bool,
+
     /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4929")]
     listen: SocketAddr,
@@ -251,6 +256,7 @@ fn open(
         lease_max: i64::try_from(args.lease_time.as_millis()).unwrap_or(i64::MAX),
         result_kept: RESULT_KEPT,
         temporary: state.to_owned(),
+        signed_puts: args.signed_uploads,
         clock: steady_clock(),
     };
     let unusable = |error: &dyn std::error::Error| {
