@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,6 +29,8 @@ const IDLE: Duration = Duration::from_secs(15);
 pub(super) struct Connector {
     servers: Arc<Client<HttpRequestBody>>,
     metadata: Arc<Client<HttpRequestBody>>,
+    /// True once the server has answered a request.
+    has_answered: Arc<AtomicBool>,
 }
 
 impl Connector {
@@ -35,7 +38,7 @@ impl Connector {
     pub(super) fn new(authorities: Authorities, stall: Duration) -> Self {
         let options = ClientOptions { authorities, dns: Dns::default(), connect: CONNECT, stall, idle: IDLE };
         let metadata = ClientOptions { connect: METADATA, stall: METADATA, ..options.clone() };
-        Self { servers: Client::new(options), metadata: Client::new(metadata) }
+        Self { servers: Client::new(options), metadata: Client::new(metadata), has_answered: Arc::default() }
     }
 
     /// Returns the client for requests that `object_store` doesn't make.
@@ -69,10 +72,14 @@ impl HttpService for Connector {
             Err(cause) => tracing::debug!(%method, path, "failed: {cause}"),
         }
         let mut response = outcome.map_err(|cause| {
+            // A server that accepted the first request and is silent since then would be silent again.
+            let is_silent =
+                kind(&cause) == HttpErrorKind::Timeout && !self.has_answered.load(Ordering::Relaxed);
             // Where that service doesn't answer at once, there is none.
-            let kind = if is_metadata { HttpErrorKind::Unknown } else { kind(&cause) };
+            let kind = if is_metadata || is_silent { HttpErrorKind::Unknown } else { kind(&cause) };
             HttpError::new(kind, cause)
         })?;
+        self.has_answered.fetch_or(!is_metadata, Ordering::Relaxed);
         if response.status() == StatusCode::NOT_IMPLEMENTED {
             // `object_store` repeats requests after every status from 500 on; this one is an answer for good.
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;

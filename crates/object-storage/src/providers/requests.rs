@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use esker_store::StorageProblem;
@@ -74,6 +74,8 @@ pub(crate) struct Requests {
     deletes_singly: Arc<Mutex<bool>>,
     storage_class: Option<Arc<str>>,
     read_back: bool,
+    /// Time after which an operation is not repeated any more.
+    patience: Duration,
     /// True while all known versions (ETags) of the server are MD5 digests of contents.
     has_md5_tags: Arc<AtomicBool>,
 }
@@ -89,6 +91,7 @@ impl Requests {
             deletes_singly: Arc::default(),
             storage_class: settings.storage_class.as_deref().map(Arc::from),
             read_back: settings.read_back,
+            patience: settings.stall(),
             has_md5_tags: Arc::default(),
         })
     }
@@ -186,7 +189,11 @@ impl Requests {
         let path = self.path(file)?;
         let attributes = self.attributes(kind, file);
         let mut last = None;
+        let begun = Instant::now();
         for round in 0..ROUNDS {
+            if round > 0 && begun.elapsed() >= self.patience {
+                break;
+            }
             pause(round).await;
             let stored = match bytes.len() >= PARTS_FROM {
                 true => self.put_parts(&path, bytes.clone(), attributes.clone()).await.map(|()| None),
@@ -315,7 +322,7 @@ impl Requests {
         };
         let mut last: Option<Path> = None;
         let mut repetition = Repetition::default();
-        let mut round = 0;
+        let (mut round, mut progress) = (0, Instant::now());
         loop {
             pause(round).await;
             let mut pages: BoxStream<'static, object_store::Result<ObjectMeta>> = match &last {
@@ -326,8 +333,8 @@ impl Requests {
                 match pages.next().await {
                     None => return Ok(()),
                     Some(Ok(found)) => {
-                        // Progress: a long listing may break off more often.
-                        round = 0;
+                        // A long listing may break off more often.
+                        (round, progress) = (0, Instant::now());
                         if repetition.is_again(&found.location) {
                             let text = format!("it lists {} again and again", found.location);
                             return Err(StorageProblem::Damaged(text));
@@ -343,7 +350,7 @@ impl Requests {
                 }
             };
             round += 1;
-            if round >= ROUNDS || !failure.may_pass() {
+            if round >= ROUNDS || progress.elapsed() >= self.patience || !failure.may_pass() {
                 return Err(failure.problem());
             }
         }
@@ -368,14 +375,16 @@ impl Requests {
     pub(crate) async fn delete(&self, files: &[String]) -> Result<(), StorageProblem> {
         for batch in files.chunks(DELETED_AT_ONCE) {
             let paths: Vec<Path> = batch.iter().map(|file| self.path(file)).collect::<Result<_, _>>()?;
-            let mut round = 0;
+            let (mut round, begun) = (0, Instant::now());
             while let Err(failure) = self.delete_batch(&paths).await {
                 round += 1;
                 match failure {
                     Failure::Unsupported(_) if !*self.deletes_singly.lock() => {
                         *self.deletes_singly.lock() = true
                     }
-                    failure if round < ROUNDS && failure.may_pass() => pause(round).await,
+                    failure if round < ROUNDS && begun.elapsed() < self.patience && failure.may_pass() => {
+                        pause(round).await;
+                    }
                     failure => return Err(failure.problem()),
                 }
             }
@@ -402,10 +411,12 @@ impl Requests {
         &self,
         mut operation: impl AsyncFnMut() -> object_store::Result<T>,
     ) -> Result<T, Failure> {
-        let mut round = 0;
+        let (mut round, begun) = (0, Instant::now());
         loop {
             match operation().await.map_err(Failure::from) {
-                Err(failure) if failure.may_pass() && round + 1 < ROUNDS => {
+                Err(failure)
+                    if failure.may_pass() && round + 1 < ROUNDS && begun.elapsed() < self.patience =>
+                {
                     round += 1;
                     pause(round).await;
                 }

@@ -171,3 +171,24 @@ fn a_server_that_never_answers_is_given_up() {
     late.assert_hit();
     assert!(error.to_string().contains("no answer began within 1 s"), "{error}");
 }
+
+#[test]
+fn a_server_that_accepts_requests_and_never_answers_is_an_error_after_the_deadline() {
+    let server = S3Server::start();
+    let rule = server.fault(|_| true, S3Fault::Delay(Duration::from_secs(600)));
+    let sink = open("s3://bucket/cvmfs/a.test", &StorageSettings { timeout: Some(1), ..settings(&server) });
+    let (name, bytes) = object(1);
+    let operations: [&dyn Fn() -> Result<(), StoreError>; 4] = [
+        &|| sink.read(HEAD, 1 << 20).map(drop),
+        &|| sink.put(&name, &bytes).and_then(|_| sink.flush()),
+        &|| sink.list(&mut |_| ()),
+        &|| sink.delete(&[name]),
+    ];
+    for (number, operation) in operations.iter().enumerate() {
+        let hits = rule.hits();
+        let error = operation().unwrap_err();
+        assert!(error.full_text().contains("no answer began within 1 s"), "{number}: {}", error.full_text());
+        // A listing asks for several folders at once; with repetitions there would be dozens of requests.
+        assert!((1..=16).contains(&(rule.hits() - hits)), "{number}: {} requests", rule.hits() - hits);
+    }
+}
