@@ -23,9 +23,32 @@ pub struct Repositories {
 #[derive(Debug)]
 enum Root {
     /// Folder of one repository, with the name in its manifest, or that of the folder while it has no manifest.
-    One(RepositoryName, Folder),
+    One(RepositoryName, Folder, Identity),
     /// A folder of folders, each named as its repository.
-    Many(Folder),
+    Many(Folder, Identity),
+}
+
+/// Device and inode of a folder when it was opened; none of one that is not on this machine.
+type Identity = Option<(u64, u64)>;
+
+impl Root {
+    /// Returns why there is nothing of what was served: its file system was unmounted, or can't be read.
+    fn gone(&self) -> Option<io::Error> {
+        let (Self::One(_, folder, identity) | Self::Many(folder, identity)) = self;
+        let identity = (*identity)?;
+        let facts = match rustix::fs::stat(folder.path()) {
+            Ok(facts) => facts,
+            Err(error) => return Some(error.into()),
+        };
+        let is_empty = || match self {
+            Self::One(..) => !folder.has(manifest::PATH),
+            Self::Many(..) => inside(folder).is_empty(),
+        };
+        let is_other = (facts.st_dev, facts.st_ino) != identity;
+        (is_other && is_empty()).then(|| {
+            io::Error::other("it is another folder than at the start, without a repository: its file system may be unmounted")
+        })
+    }
 }
 
 /// Error in the folders to serve.
@@ -87,7 +110,7 @@ impl Repositories {
                 let (first, second) = (first.path(), folder.path());
                 return Err(RootError::Twice { name: name.as_str().to_owned(), first, second });
             }
-            self.roots.push(Root::One(name, folder));
+            self.roots.push(Root::One(name, folder, None));
         }
         Ok(())
     }
@@ -109,8 +132,8 @@ impl Repositories {
         let mut all = Vec::new();
         for root in &self.roots {
             match root {
-                Root::One(name, path) => all.push((name.clone(), path.clone())),
-                Root::Many(folder) => all.extend(inside(folder)),
+                Root::One(name, path, _) => all.push((name.clone(), path.clone())),
+                Root::Many(folder, _) => all.extend(inside(folder)),
             }
         }
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -120,20 +143,31 @@ impl Repositories {
     /// Returns the folders that may contain a repository.
     pub(crate) fn candidates(&self, name: &RepositoryName) -> impl Iterator<Item = Folder> {
         self.roots.iter().filter_map(move |root| match root {
-            Root::One(served, path) => (served == name).then(|| path.clone()),
-            Root::Many(folder) => Some(folder.of(name.as_str())),
+            Root::One(served, path, _) => (served == name).then(|| path.clone()),
+            Root::Many(folder, _) => Some(folder.of(name.as_str())),
         })
+    }
+
+    /// Returns true if what may have contained a repository is gone: nobody knows whether there is such a file.
+    pub(crate) fn is_gone(&self, name: &RepositoryName) -> bool {
+        let may_have = |root: &&Root| !matches!(root, Root::One(served, ..) if served != name);
+        self.roots.iter().filter(may_have).any(|root| root.gone().is_some())
+    }
+
+    /// Returns the number of named folders that can't be read.
+    pub(crate) fn gone(&self) -> usize {
+        self.roots.iter().filter(|root| root.gone().is_some()).count()
     }
 
     /// Returns the first of the named folders that can't be read, and why.
     pub(crate) fn unreadable(&self) -> Option<(PathBuf, io::Error)> {
         self.roots.iter().find_map(|root| {
-            let (Root::One(_, folder) | Root::Many(folder)) = root;
+            let (Root::One(_, folder, _) | Root::Many(folder, _)) = root;
             let path = folder.path();
             if !folder.is_local() {
                 return None;
             }
-            std::fs::read_dir(&path).err().map(|error| (path, error))
+            std::fs::read_dir(&path).err().or_else(|| root.gone()).map(|error| (path, error))
         })
     }
 
@@ -141,7 +175,7 @@ impl Repositories {
     pub(crate) fn folders(&self) -> impl Iterator<Item = &Folder> {
         self.roots.iter().filter_map(|root| match root {
             Root::One(..) => None,
-            Root::Many(folder) => Some(folder),
+            Root::Many(folder, _) => Some(folder),
         })
     }
 }
@@ -151,19 +185,20 @@ fn root(folder: &Path, links: &Arc<Links>) -> Result<Root, RootError> {
     // The folder stays the same one if the process moves, and becomes another one if the link is that was named.
     let path = std::path::absolute(folder).map_err(unreadable)?;
     let named = Folder::named(&path, links);
+    let identity = rustix::fs::stat(&path).ok().map(|facts| (facts.st_dev, facts.st_ino));
     match manifest_of(&named) {
         Ok(manifest) => {
             let name = manifest.name.unwrap_or_default();
             match RepositoryName::parse(&name) {
-                Ok(name) => Ok(Root::One(name, named)),
+                Ok(name) => Ok(Root::One(name, named, identity)),
                 Err(error) => Err(RootError::Nameless { path, reason: error.to_string() }),
             }
         }
         Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
             std::fs::read_dir(&path).map_err(unreadable)?;
             Ok(match unpublished(&path) {
-                Some(name) => Root::One(name, named),
-                None => Root::Many(named),
+                Some(name) => Root::One(name, named, identity),
+                None => Root::Many(named, identity),
             })
         }
         Err(Unread::Io(source)) => Err(unreadable(source)),

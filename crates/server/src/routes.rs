@@ -73,13 +73,19 @@ async fn alive() -> Answer {
     Answer::current("text/plain", "ok\n".into())
 }
 
-/// Answers whether the served folders can be read, a cache can be written to, and the server is not stopping.
+/// Answers whether the served folders can be read, object storage answers, a cache can be written to, and the server is not
+/// stopping.
 async fn ready(State(site): State<Arc<Site>>, Extension(exchange): Extension<Arc<Exchange>>) -> Answer {
     if exchange.transport.stops() {
         return Answer::explained(BUSY, "the server stops");
     }
     let (repositories, storages) = (site.repositories.clone(), site.storages.clone());
     let look = move || (repositories.unreadable(), storages.and_then(|storages| storages.trouble()));
+    if let Some(storages) = &site.storages
+        && storages.is_away().await
+    {
+        return Answer::explained(BUSY, "the object storage does not answer");
+    }
     match tokio::task::spawn_blocking(look).await {
         Ok((_, Some(reason))) => Answer::explained(BUSY, &format!("the cache can't be written to: {reason}")),
         Ok((None, None)) => Answer::current("text/plain", "ready\n".into()),
@@ -101,7 +107,11 @@ async fn state(site: &Site) -> Option<Vec<RepositoryState>> {
 
 async fn measured(State(site): State<Arc<Site>>) -> Answer {
     let Some(state) = state(&site).await else { return Answer::failure(BROKEN) };
-    let further = site.storages.as_ref().map(|storages| storages.metrics()).unwrap_or_default();
+    let mut further = site.storages.as_ref().map(|storages| storages.metrics()).unwrap_or_default();
+    let repositories = site.repositories.clone();
+    let gone = tokio::task::spawn_blocking(move || repositories.gone()).await.unwrap_or_default();
+    further += "# HELP esker_serve_folders_gone Served folders that can't be read.\n";
+    further += &format!("# TYPE esker_serve_folders_gone gauge\nesker_serve_folders_gone {gone}\n");
     Answer::current(metrics::CONTENT_TYPE, metrics::write_with(&site.counters, state, &further))
 }
 

@@ -83,7 +83,12 @@ impl Site {
                 Err(error) => failure = Some(error),
             }
         }
-        failure.map_or_else(|| Answer::failure(NOT_FOUND), |error| Answer::unreadable(&error))
+        match failure {
+            Some(error) => Answer::unreadable(&error),
+            // Clients would take a missing file for the state of the repository, and turn to another server only after this.
+            None if self.repositories.is_gone(repository) => Answer::explained(BUSY, "the storage is gone"),
+            None => Answer::failure(NOT_FOUND),
+        }
     }
 
     pub(crate) fn batch(&self, repository: &RepositoryName, names: &[ObjectName], client: IpAddr) -> Answer {

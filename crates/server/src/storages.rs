@@ -17,6 +17,7 @@ use esker_format::object::ObjectName;
 use esker_store::Urgency;
 use hyper::Response;
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 use crate::answer::{Answer, CHANGING_SECONDS, NOT_FOUND};
 use crate::counters::Counters;
@@ -29,6 +30,9 @@ use crate::transport::body::Body;
 
 /// Time for which a file that changes is valid after the storage confirmed it.
 const LIFETIME: Duration = Duration::from_secs(CHANGING_SECONDS as u64);
+
+/// Longest wait for an answer of the storage to the question whether it is there.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// The repositories in object storage.
 pub(crate) struct Storages {
@@ -108,6 +112,17 @@ impl Storages {
                 tracing::warn!("there is no repository {name} in {address} yet");
             }
         }
+    }
+
+    /// Returns true if there is object storage, and none of it answers.
+    pub(crate) async fn is_away(&self) -> bool {
+        for (name, _) in &self.repositories {
+            let read = timeout(ANSWER, self.read(name, esker_format::manifest::PATH)).await;
+            if matches!(read, Ok(Ok(_) | Err(Failure::Missing))) {
+                return false;
+            }
+        }
+        !self.repositories.is_empty()
     }
 
     /// Returns why the cache can't be written to, if that is so. Blocks on the disk.

@@ -175,7 +175,10 @@ impl Heads {
                 match place.files.get(path).filter(|kept| kept.content.is_some()) {
                     Some(kept) => self.unreachable(place, &kept, &failure.to_string()),
                     None if matches!(failure, Failure::Missing) => {}
-                    None => tracing::warn!("{}/{path}: {failure}", place.title()),
+                    None => {
+                        place.files.set_unreachable(path == manifest::PATH || place.files.is_unreachable());
+                        tracing::warn!("{}/{path}: {failure}", place.title());
+                    }
                 }
             }
         }

@@ -4,7 +4,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use esker_format::manifest;
+use esker_format::name::RepositoryName;
+
 use super::ProxyState;
+use super::files::Files;
+use super::place::Place;
 use crate::counters::Counters;
 use crate::metrics;
 use crate::transport::{Answering, Call, Handler};
@@ -38,6 +43,14 @@ pub(crate) fn answer(state: &ProxyState, path: &str) -> Option<(&'static str, St
         HEALTHY => Some(("text/plain", "ok\n".to_owned())),
         _ => None,
     }
+}
+
+fn labels(name: &RepositoryName) -> String {
+    format!("{{repository=\"{name}\"}}")
+}
+
+fn borrowed(values: &[(String, u64)]) -> Vec<(&str, u64)> {
+    values.iter().map(|(labels, value)| (labels.as_str(), *value)).collect()
 }
 
 /// Returns the metrics of the server side, then those of cache and upstream.
@@ -84,6 +97,30 @@ impl ProxyState {
             ("{result=\"refused\"}", read(&heads.refused)),
         ];
         family("files", "counter", "Requests for files that change", &results);
+        let places = self.places.all();
+        let named = || places.iter().filter_map(|place| Some((place.name.as_ref()?, &place.files)));
+        let up: Vec<_> =
+            named().map(|(name, files)| (labels(name), u64::from(!files.is_unreachable()))).collect();
+        family("upstream_up", "gauge", "1 if a server of the repository answered last", &borrowed(&up));
+        let age = |(name, files): (&RepositoryName, &Files)| {
+            Some((labels(name), files.get(manifest::PATH)?.age().as_secs()))
+        };
+        let ages: Vec<_> = named().filter_map(age).collect();
+        let help = "Seconds since a server confirmed the manifest of the repository";
+        family("head_age_seconds", "gauge", help, &borrowed(&ages));
         text
+    }
+
+    /// Returns the number of repositories whose servers don't answer, and whether nothing is served any more.
+    pub(crate) fn away(&self) -> (usize, bool) {
+        let mut places = self.places.all();
+        places.retain(|place| place.name.is_some());
+        let is_away = |place: &&Arc<Place>| place.files.is_unreachable();
+        let is_over = |place: &Arc<Place>| {
+            let kept = place.files.get(manifest::PATH);
+            kept.is_none_or(|kept| kept.age() > self.heads.options.stale_age)
+        };
+        let away = places.iter().filter(is_away).count();
+        (away, away > 0 && places.iter().all(|place| is_away(&place) && is_over(place)))
     }
 }

@@ -76,11 +76,22 @@ impl ProxyState {
         }
     }
 
-    /// Answers whether what clients ask for is stored. While it is not, they get it all the same.
+    /// Answers whether what clients ask for is stored, which they get all the same while it is not; and whether all servers are
+    /// away for longer than the proxy may answer for them.
     async fn ready(&self) -> Answer {
         let cache = self.objects.cache.clone();
         match spawn_blocking(move || cache.trouble()).await {
-            Ok(None) => about_itself("text/plain", "ok\n".to_owned()),
+            Ok(None) => match self.away() {
+                (0, _) => about_itself("text/plain", "ok\n".to_owned()),
+                (away, false) => about_itself(
+                    "text/plain",
+                    format!("ok, but the servers of {away} repositories don't answer\n"),
+                ),
+                (_, true) => text_answer(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "no server answers, and what they confirmed is too old to be served",
+                ),
+            },
             Ok(Some(reason)) => text_answer(
                 StatusCode::SERVICE_UNAVAILABLE,
                 &format!("the cache can't be written to: {reason}"),

@@ -78,6 +78,31 @@ fn readiness_depends_on_the_served_folders_and_health_does_not() {
     assert_eq!((server.get("/healthz").status, server.get("/readyz").status), (200, 200));
 }
 
+/// An unmounted file system leaves the empty folder below it.
+#[test]
+fn a_server_whose_storage_is_gone_says_so_and_misses_no_file() {
+    let (repository, server) = serving();
+    let (root, moved) = (repository.document_root(), repository.document_root().with_extension("moved"));
+    let file = "/cvmfs/full.test/.cvmfspublished";
+    assert_eq!(server.get("/cvmfs/absent.test/.cvmfspublished").status, 404);
+    std::fs::rename(root, &moved).expect("a folder");
+    let missing = server.get(file);
+    assert_eq!((missing.status, missing.text()), (503, "503 the storage is gone\n"));
+    assert_eq!(missing.field("Cache-Control"), Some("no-store"));
+    std::fs::create_dir(root).expect("a folder");
+    assert_eq!((server.get(file).status, server.get("/readyz").status), (503, 503));
+    assert!(server.get("/metrics").text().contains("esker_serve_folders_gone 1\n"));
+    std::fs::remove_dir(root).expect("a folder");
+    std::fs::rename(&moved, root).expect("a folder");
+    assert_eq!((server.get(file).status, server.get("/readyz").status), (200, 200));
+    assert!(server.get("/metrics").text().contains("esker_serve_folders_gone 0\n"));
+    // Another folder with repositories is one that was switched, as a link may be.
+    std::fs::rename(root, &moved).expect("a folder");
+    std::fs::create_dir(root).expect("a folder");
+    std::fs::rename(moved.join("full.test"), root.join("full.test")).expect("a repository");
+    assert_eq!((server.get(file).status, server.get("/readyz").status), (200, 200));
+}
+
 #[test]
 fn the_interface_of_servermon_tells_late_replicas() {
     let (repository, server) = serving();

@@ -96,8 +96,13 @@ fn objects_of_the_cache_are_served_while_the_storage_is_away() {
     let manifest = server.get(MANIFEST);
     assert_eq!((manifest.status, manifest.field("Cache-Control")), (200, Some("max-age=61")));
     assert!(manifest.field("Age").is_some_and(|age| age.parse::<u64>().is_ok_and(|age| age <= 61)));
+    assert_eq!(server.get("/readyz").status, 200, "clients get the manifest");
+    let up = |value: u8| format!("esker_serve_upstream_up{{repository=\"full.test\"}} {value}\n");
+    assert!(server.get("/metrics").text().contains(&up(0)), "{}", server.get("/metrics").text());
     stored.come_back();
     assert_eq!(server.get(other).body, stored.bytes(other));
+    assert_eq!(server.get(MANIFEST).status, 200);
+    assert!(server.get("/metrics").text().contains(&up(1)));
 }
 
 /// A manifest that the storage confirmed longer than its lifetime ago is no answer: a client then uses another server.
@@ -119,6 +124,7 @@ fn a_manifest_is_never_served_beyond_its_lifetime() {
             let age = answer.field("Age").and_then(|age| age.parse::<u64>().ok());
             assert!(age.is_some_and(|age| (30..=61).contains(&age)), "{answer:?}");
         }
+        assert_eq!(server.get("/readyz").status, status, "{age} s");
         server.stop();
     }
     rule.assert_hit();

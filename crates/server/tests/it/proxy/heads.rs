@@ -49,6 +49,11 @@ fn stale_manifests_are_served_while_upstream_is_away() {
     assert_eq!((stale.status, stale.field("x-cache")), (200, Some("STALE")));
     assert!(stale.field("warning").is_some() && stale.body == first.body);
     assert_eq!(proxy.status()["repositories"][0]["upstream_away"], true);
+    let ready = proxy.get("/readyz");
+    assert_eq!((ready.status, ready.text()), (200, "ok, but the servers of 1 repositories don't answer\n"));
+    let metrics = proxy.ask_monitor("/metrics").text().to_owned();
+    assert!(metrics.contains("esker_proxy_upstream_up{repository=\"full.test\"} 0\n"), "{metrics}");
+    assert!(metrics.contains("esker_proxy_head_age_seconds{repository=\"full.test\"} "), "{metrics}");
     proxy.stop();
     // The manifest is saved.
     let proxy = Proxy::start(options(cache.path(), &[&origin]));
@@ -56,6 +61,7 @@ fn stale_manifests_are_served_while_upstream_is_away() {
     proxy.stop();
     let proxy = Proxy::start(ProxyOptions { stale_age: Duration::ZERO, ..options(cache.path(), &[&origin]) });
     assert!(proxy.get(MANIFEST).status >= 502, "it is too old");
+    assert_eq!(proxy.get("/readyz").status, 503);
     proxy.stop();
     origin.mirror.come_back();
     publish(&origin, "new");
