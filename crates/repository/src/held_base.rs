@@ -23,6 +23,14 @@ impl Repository {
     /// Keeps the base of a change from collects; in object storage from those that have the same state folder. A base that a
     /// collect is about to take all the same is noticed by the commit, which begins again.
     pub fn hold(&self, base: &Base) -> Result<HeldBase, RepositoryError> {
+        self.hold_all([base])
+    }
+
+    /// Keeps the bases of several changes from collects, as `hold` does.
+    pub fn hold_all<'b>(
+        &self,
+        bases: impl IntoIterator<Item = &'b Base>,
+    ) -> Result<HeldBase, RepositoryError> {
         let works = self.open_works();
         works.make_folder()?;
         let id = format!("{PUBLISHER}{:016x}", random::number());
@@ -32,7 +40,7 @@ impl Repository {
         let work = OpenWork {
             id: id.clone(),
             what: format!("a publisher, process {}", std::process::id()),
-            roots: vec![base.root.to_string()],
+            roots: bases.into_iter().map(|base| base.root.to_string()).collect(),
             started: self.opened().0,
             transaction: None,
         };

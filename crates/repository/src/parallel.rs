@@ -13,23 +13,32 @@ pub fn map<T: Sync, R: Send>(
     items: &[T],
     work: impl Fn(&T) -> Result<R, RepositoryError> + Sync,
 ) -> Result<Vec<R>, RepositoryError> {
-    let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
+    let unless_failed = |item: &T| {
+        if failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let result = match stop.load(Ordering::Relaxed) {
+            true => Err(RepositoryError::Interrupted),
+            false => work(item),
+        };
+        if result.is_err() {
+            failed.store(true, Ordering::Relaxed);
+        }
+        Some(result)
+    };
+    each(threads, items, unless_failed).into_iter().flatten().collect()
+}
+
+/// Calls `work` for every item and returns the results in order.
+pub fn each<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(items.len()));
     let run = || {
         loop {
-            if failed.load(Ordering::Relaxed) {
-                return;
-            }
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(item) = items.get(at) else { return };
-            let result = match stop.load(Ordering::Relaxed) {
-                true => Err(RepositoryError::Interrupted),
-                false => work(item),
-            };
-            if result.is_err() {
-                failed.store(true, Ordering::Relaxed);
-            }
+            let result = work(item);
             results.lock().push((at, result));
         }
     };
