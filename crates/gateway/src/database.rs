@@ -147,8 +147,8 @@ impl Database {
         Ok(Leases::of(all))
     }
 
-    /// Makes changes of leases and a record of them durable.
-    pub fn write(&self, changes: &[Change], record: Option<&Record>) -> Result<(), DatabaseError> {
+    /// Makes changes of leases and records of them durable.
+    pub fn write(&self, changes: &[Change], records: &[Record]) -> Result<(), DatabaseError> {
         let failed = "writing leases";
         let transaction = self.begin_write(failed)?;
         {
@@ -169,8 +169,8 @@ impl Database {
                     }
                 }
             }
-            if let Some(record) = record {
-                let mut audit = transaction.open_table(AUDIT).map_err(DatabaseError::of(failed))?;
+            let mut audit = transaction.open_table(AUDIT).map_err(DatabaseError::of(failed))?;
+            for record in records {
                 let last = audit.last().map_err(DatabaseError::of(failed))?.map(|(number, _)| number.value());
                 let number = last.map_or(0, |last| last.saturating_add(1));
                 let text = serde_json::to_vec(record).expect("a record has text and numbers only");

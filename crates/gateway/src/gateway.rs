@@ -2,9 +2,10 @@
 //!
 //! Three locks, taken in this order and held for short times: `changing` while a change of the leases becomes durable, `leases`
 //! while it is applied or read, `working` while a lease is claimed. None is held while objects are received or a commit runs:
-//! the commits of one repository have a lock of their own.
+//! the commits of one repository take turns of their own.
 
 mod commits;
+mod joint_commits;
 mod uploads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,8 @@ use crate::target::{OpenTarget, PublicFiles, Target};
 use crate::token::Token;
 use crate::usage::Usage;
 use crate::wire::{self, VERSION_MAX, VERSION_MIN};
+
+use joint_commits::Commits;
 
 /// Most names in a question which objects are there.
 pub(crate) const NAMES_MAX: usize = 10_000;
@@ -105,7 +108,7 @@ struct Counters {
 /// A repository that is open.
 struct Served {
     target: Arc<dyn Target>,
-    commits: Mutex<()>,
+    commits: Commits,
 }
 
 impl Gateway {
@@ -211,6 +214,11 @@ impl Gateway {
     /// Returns the number of publishers that wait for a directory.
     pub fn waiting(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Returns the number of commits that wait for another one of their repository.
+    pub fn waiting_commits(&self) -> usize {
+        self.repositories.lock().values().map(|served| served.commits.waiting()).sum()
     }
 
     /// Takes a publisher from the queue, and tells the others.
@@ -375,10 +383,28 @@ impl Gateway {
         Ok(changed?)
     }
 
-    /// Plans changes of the leases, makes them durable, and applies them.
+    /// Plans changes of the leases, makes them durable, and applies them. The last one is recorded.
     fn change(
         &self,
         event: &str,
+        plan: impl FnOnce(&Leases, Millis) -> Result<Vec<Change>, GatewayError>,
+    ) -> Result<Vec<Change>, GatewayError> {
+        self.change_and_record(event, 1, plan)
+    }
+
+    /// Changes leases, as `change` does, and records each of them.
+    fn change_each(
+        &self,
+        event: &str,
+        plan: impl FnOnce(&Leases, Millis) -> Result<Vec<Change>, GatewayError>,
+    ) -> Result<Vec<Change>, GatewayError> {
+        self.change_and_record(event, usize::MAX, plan)
+    }
+
+    fn change_and_record(
+        &self,
+        event: &str,
+        recorded: usize,
         plan: impl FnOnce(&Leases, Millis) -> Result<Vec<Change>, GatewayError>,
     ) -> Result<Vec<Change>, GatewayError> {
         let changing = self.changing.lock();
@@ -388,8 +414,9 @@ impl Gateway {
         if changes.is_empty() {
             return Ok(changes);
         }
-        let record = changes.last().and_then(|change| self.record(event, change, now));
-        self.noted(self.database.write(&changes, record.as_ref()))?;
+        let recorded = changes.iter().skip(changes.len().saturating_sub(recorded));
+        let records: Vec<Record> = recorded.filter_map(|change| self.record(event, change, now)).collect();
+        self.noted(self.database.write(&changes, &records))?;
         let mut leases = self.leases.write();
         changes.iter().for_each(|change| leases.apply(change.clone()));
         drop((leases, changing));
@@ -443,7 +470,7 @@ impl Gateway {
             return Ok(served.clone());
         }
         // Without the lock: opening reads the storage. A second thread takes what the first one opened.
-        let opened = Arc::new(Served { target: (self.open)(name)?, commits: Mutex::default() });
+        let opened = Arc::new(Served { target: (self.open)(name)?, commits: Commits::default() });
         Ok(self.repositories.lock().entry(name.clone()).or_insert(opened).clone())
     }
 }

@@ -102,6 +102,21 @@ pub struct Request {
     pub removed_tags: Vec<String>,
 }
 
+impl Request {
+    /// Beginning of the names of automatic tags, which the publisher of the reference makes itself.
+    const AUTOMATIC: &str = "generic";
+
+    /// Returns the name of the tag, unless it is automatic.
+    pub fn named_tag(&self) -> Option<&str> {
+        Some(&*self.tag).filter(|name| !name.is_empty() && !name.starts_with(Self::AUTOMATIC))
+    }
+
+    /// Returns true if the revision may have the changes of other requests, too: it has no tag or description of this one.
+    pub fn may_be_joined(&self) -> bool {
+        self.named_tag().is_none() && self.description.is_empty() && self.removed_tags.is_empty()
+    }
+}
+
 /// A change of the leases, which is made durable before it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {

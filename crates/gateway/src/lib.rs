@@ -45,5 +45,7 @@ pub use lease_path::{LeasePath, LeasePathError};
 pub use pack::{HEADER_MAX, PackError, PackHeader, PackedObject};
 pub use published_repository::{OpenRepository, PublishedRepository};
 pub use service::{BLOCKING_THREADS, service};
-pub use target::{OpenTarget, PublicFiles, PublishFailure, Published, Submission, Target};
+pub use target::{
+    BeforeHead, OpenTarget, PublicFiles, PublishFailure, Published, Submission, Submissions, Target,
+};
 pub use token::Token;

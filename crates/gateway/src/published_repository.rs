@@ -1,21 +1,21 @@
 //! A repository of Esker as a target: what publishers submit ends in the commit of all publishers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
-use esker_publish::{Filter, PublishError, PublishOptions, SubmissionRules, TagRequest, is_revision};
+use esker_publish::{
+    BeforeHead, Filter, PublishError, PublishOptions, SubmissionRules, Submitted, TagRequest, is_revision,
+};
 use esker_repository::{Repository, RepositoryError, Settings};
 use esker_store::Sink;
 use parking_lot::Mutex;
 
 use crate::lease::{Candidate, Request};
-use crate::target::{PublicFiles, PublishFailure, Published, Submission, Target};
-
-/// Beginning of the names of automatic tags, which the publisher of the reference makes itself.
-const AUTOMATIC: &str = "generic";
+use crate::target::{PublicFiles, PublishFailure, Published, Submissions, Target};
 
 /// Opens the repository with its keys.
 pub type OpenRepository = Box<dyn Fn() -> Result<Repository, RepositoryError> + Send + Sync>;
@@ -34,6 +34,44 @@ impl PublishedRepository {
     pub fn new(open: OpenRepository, threads: usize) -> Result<Self, RepositoryError> {
         Ok(Self { opened: open()?, open, threads })
     }
+
+    /// Publishes submissions. A failure that is not of one of them is returned as such.
+    fn publish_by(
+        &self,
+        submissions: &Submissions<'_>,
+        before_head: &BeforeHead<'_>,
+    ) -> Result<Vec<Result<Submitted, PublishError>>, PublishError> {
+        let repository = (self.open)()?;
+        let all: Vec<_> = submissions
+            .all
+            .iter()
+            .map(|submission| esker_publish::Submission {
+                root: submission.root,
+                directory: submission.path.directory().as_bytes().to_vec(),
+                is_own: &submission.has_uploaded,
+            })
+            .collect();
+        let requests = || submissions.all.iter().map(|submission| submission.request);
+        // Requests with a tag, a description or tags to remove are not joined with others.
+        let Some(first) = requests().next() else { return Ok(Vec::new()) };
+        let (mut quiet, mut confirmed) = (|_| (), |_| true);
+        let options = PublishOptions {
+            tag: tag(first, repository.settings().automatic_tags),
+            threads: self.threads,
+            stop: Arc::new(AtomicBool::new(false)),
+            profiles: Vec::new(),
+            filter: Filter::default(),
+            progress: &mut quiet,
+            // The publisher saw what it removes.
+            confirm_shrink: &mut confirmed,
+        };
+        let rules = SubmissionRules {
+            before_head,
+            removed_tags: &first.removed_tags,
+            tags_before: requests().filter_map(|request| request.tags_before).max().map(UnixTime),
+        };
+        esker_publish::Submissions { all, rules, options }.run(&repository, now())
+    }
 }
 
 impl Target for PublishedRepository {
@@ -45,48 +83,36 @@ impl Target for PublishedRepository {
         Ok(*(self.open)().map_err(failed)?.settings())
     }
 
-    fn publish(&self, submission: &Submission<'_>) -> Result<Published, PublishFailure> {
-        let repository = (self.open)().map_err(failed)?;
-        // The reason of the gateway, which the commit hands back as a text.
-        let withdrawn = Mutex::new(None);
-        let before_head = |next: Option<(&ContentHash, u64)>| {
+    fn publish(&self, submissions: &Submissions<'_>) -> Vec<Result<Published, PublishFailure>> {
+        // The reasons of the gateway, which the commit hands back as texts.
+        let withdrawn = Mutex::new(BTreeMap::new());
+        let before_head = |places: &[usize], next: Option<(&ContentHash, u64)>| {
             let candidate = next.map(|(root, revision)| Candidate { root: root.to_string(), revision });
-            (submission.before_head)(candidate).map_err(|failure| {
+            (submissions.before_head)(places, candidate).map_err(|failure| {
                 let text = failure.to_string();
-                *withdrawn.lock() = Some(failure);
+                withdrawn.lock().extend(places.first().map(|place| (*place, failure)));
                 PublishError::Withdrawn(text)
             })
         };
-        let request = submission.request;
-        let rules = SubmissionRules {
-            before_head: &before_head,
-            removed_tags: &request.removed_tags,
-            tags_before: request.tags_before.map(UnixTime),
-        };
-        let (mut quiet, mut confirmed) = (|_| (), |_| true);
-        let options = PublishOptions {
-            tag: tag(request, repository.settings().automatic_tags),
-            threads: self.threads,
-            stop: Arc::new(AtomicBool::new(false)),
-            profiles: Vec::new(),
-            filter: Filter::default(),
-            progress: &mut quiet,
-            // The publisher saw what it removes.
-            confirm_shrink: &mut confirmed,
-        };
-        let submitted = esker_publish::Submission {
-            root: submission.root,
-            directory: submission.path.directory().as_bytes().to_vec(),
-            is_own: submission.has_uploaded,
-            rules,
-            options,
-        }
-        .run(&repository, now());
-        match submitted {
-            Ok(submitted) => {
-                Ok(Published { revision: submitted.report.revision, dropped: submitted.left_out })
+        let published = self.publish_by(submissions, &before_head);
+        let mut withdrawn = withdrawn.into_inner();
+        let mut outcome = |place, submitted| match submitted {
+            Ok(Submitted { report, left_out, .. }) => {
+                Ok(Published { revision: report.revision, dropped: left_out })
             }
-            Err(error) => Err(withdrawn.into_inner().unwrap_or_else(|| failure(error))),
+            Err(PublishError::Withdrawn(text)) => {
+                Err(withdrawn.remove(&place).unwrap_or_else(|| PublishFailure::Failed(text.into())))
+            }
+            Err(error) => Err(failure(error)),
+        };
+        match published {
+            Ok(all) => all.into_iter().enumerate().map(|(place, one)| outcome(place, one)).collect(),
+            Err(error) => {
+                let others = submissions.all.len().saturating_sub(1);
+                let text = error.to_string();
+                let failed = || Err(PublishFailure::Failed(text.clone().into()));
+                [Err(failure(error))].into_iter().chain(std::iter::repeat_with(failed).take(others)).collect()
+            }
         }
     }
 
@@ -104,10 +130,10 @@ impl Target for PublishedRepository {
 
 /// Returns the tag of the new revision. The commit names automatic ones itself, if the repository has them.
 fn tag(request: &Request, automatic: bool) -> TagRequest {
-    let name = Some(&request.tag).filter(|name| !name.is_empty() && !name.starts_with(AUTOMATIC));
+    let name = request.named_tag();
     // The publisher of the reference may send a description without a tag, which is no mistake there.
     let description = if automatic || name.is_some() { request.description.clone() } else { String::new() };
-    TagRequest { name: name.cloned(), description, branch: None }
+    TagRequest { name: name.map(str::to_owned), description, branch: None }
 }
 
 fn failure(error: PublishError) -> PublishFailure {

@@ -19,8 +19,9 @@ pub trait Target: Send + Sync {
     /// Returns the settings, by which publishers store files and make catalogs.
     fn settings(&self) -> Result<Settings, PublishFailure>;
 
-    /// Publishes what a publisher has built; nothing if this fails before the head is replaced.
-    fn publish(&self, submission: &Submission<'_>) -> Result<Published, PublishFailure>;
+    /// Publishes what publishers have built, where it can as one revision. Returns the results in the same order; a submission with a
+    /// failure is not published, unless the failure came after the head was replaced.
+    fn publish(&self, submissions: &Submissions<'_>) -> Vec<Result<Published, PublishFailure>>;
 
     /// Returns true if the head named this revision once.
     fn has_published(&self, candidate: &Candidate) -> Result<bool, PublishFailure>;
@@ -50,10 +51,19 @@ pub struct Submission<'a> {
     /// The request of the publisher.
     pub request: &'a Request,
     /// Returns true if the lease uploaded a catalog, which then may be the base of the root.
-    pub has_uploaded: &'a dyn Fn(&ContentHash) -> bool,
-    /// Notes the revision that the head is about to name, none if only tags change, and refuses it if the lease has expired.
+    pub has_uploaded: Box<dyn Fn(&ContentHash) -> bool + Sync + 'a>,
+}
+
+/// Function that notes the revision which the head is about to name for the submissions at some places, none if only tags change,
+/// and refuses it if a lease has expired.
+pub type BeforeHead<'a> = dyn Fn(&[usize], Option<Candidate>) -> Result<(), PublishFailure> + Sync + 'a;
+
+/// What publishers have built, of which no directory is in another one.
+pub struct Submissions<'a> {
+    /// The submissions: several if their requests may be carried out together ([`Request::may_be_joined`]), or one.
+    pub all: Vec<Submission<'a>>,
     /// Called under the lock of the head, before each attempt to replace it.
-    pub before_head: &'a (dyn Fn(Option<Candidate>) -> Result<(), PublishFailure> + Sync),
+    pub before_head: &'a BeforeHead<'a>,
 }
 
 /// Result of a commit.

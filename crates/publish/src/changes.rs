@@ -37,6 +37,18 @@ impl Changes {
         self.change(directory).entries.insert(entry.name.clone(), Some(entry));
     }
 
+    /// Adds changes in directories that don't overlap with those of these; a directory above them may have changes of both.
+    pub(crate) fn join(&mut self, others: Self) {
+        self.root = others.root.or(self.root.take());
+        self.binds.extend(others.binds);
+        for (path, other) in others.directories {
+            let change = self.directories.entry(path).or_default();
+            change.fresh |= other.fresh;
+            change.touched |= other.touched;
+            change.entries.extend(other.entries);
+        }
+    }
+
     /// Adds or replaces the content of a bind mountpoint; its entry is added separately.
     pub(crate) fn bind(&mut self, mountpoint: NestedCatalog) {
         self.binds.insert(mountpoint.path.clone(), mountpoint);

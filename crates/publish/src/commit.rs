@@ -39,9 +39,11 @@ use crate::progress::Phase;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions};
 use crate::revived_objects::revived_objects;
+use crate::submissions::CommitRules;
 
 use prepared::Prepared;
 
+pub(crate) use rebase::move_onto;
 pub(crate) use submit::submit_tags;
 
 /// Tag for a revision, beside the automatic tags.
@@ -224,7 +226,7 @@ fn publish(
 ) -> Result<(Swap, Option<String>), PublishError> {
     let profiles = Profiles::of(context.repository);
     let Some(written) = &prepared.written else {
-        let removes = context.submission.is_some_and(|rules| !rules.removed_tags.is_empty());
+        let removes = context.submission.is_some_and(|submission| !submission.rules.removed_tags.is_empty());
         let swap = match &options.tag.name {
             Some(_) => tag(context, lock, prepared.onto.new.as_ref(), &options.tag, report)?,
             None if removes => tag(context, lock, None, &options.tag, report)?,
@@ -261,10 +263,10 @@ fn publish(
     if let Some(age) = context.repository.settings().automatic_tags_age() {
         history.remove_automatic(UnixTime(written.now.0.saturating_sub(age)));
     }
-    if let Some(rules) = context.submission {
+    if let Some(CommitRules { rules, places }) = context.submission {
         rules.tags_before.into_iter().for_each(|time| drop(history.remove_automatic(time)));
         history.remove(rules.removed_tags)?;
-        (rules.before_head)(Some((&written.root.hash, written.revision)))?;
+        (rules.before_head)(places, Some((&written.root.hash, written.revision)))?;
     }
     let same = lock.same_revision(context.now);
     let next = if options.tag.branch.is_some() {
@@ -294,7 +296,7 @@ fn tag(
     let base = context.published.root()?;
     let mut history = lock.history()?;
     new_branch.into_iter().try_for_each(|branch| history.add_branch(branch.clone()))?;
-    if let Some(rules) = context.submission {
+    if let Some(CommitRules { rules, .. }) = context.submission {
         history.remove(rules.removed_tags)?;
     }
     if let Some(name) = &request.name {
@@ -309,8 +311,8 @@ fn tag(
             branch: request.branch_name().to_owned(),
         })?;
     }
-    if let Some(rules) = context.submission {
-        (rules.before_head)(None)?;
+    if let Some(CommitRules { rules, places }) = context.submission {
+        (rules.before_head)(places, None)?;
     }
     let swap = lock.publish(Next { history: Some(history), ..lock.same_revision(context.now) })?;
     report.tag.clone_from(&request.name);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
 use esker_format::reflog::ReflogError;
@@ -95,6 +96,9 @@ pub enum PublishError {
     /// A submission may not be published any more.
     #[error("{0}")]
     Withdrawn(String),
+    /// A commit of several submissions failed, and may have replaced the head.
+    #[error("{0}")]
+    Joint(Arc<PublishError>),
     /// A message has no tag to be stored with.
     #[error(
         "the message can't be stored: a message belongs to a tag, and this repository gives none to its revisions by itself"

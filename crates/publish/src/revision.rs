@@ -36,7 +36,7 @@ use crate::report::Report;
 use crate::shrink::Shrink;
 use crate::snapshots;
 use crate::source::Source;
-use crate::submission::SubmissionRules;
+use crate::submissions::CommitRules;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
@@ -82,8 +82,8 @@ pub(crate) struct Context<'r> {
     pub(crate) target: Vec<u8>,
     pub(crate) now: UnixTime,
     pub(crate) started: Instant,
-    /// Rules of a submission; none for a publisher with keys.
-    pub(crate) submission: Option<SubmissionRules<'r>>,
+    /// Rules of submissions; none for a publisher with keys.
+    pub(crate) submission: Option<CommitRules<'r>>,
     /// Decisions about the changes of a transaction; none for other changes.
     pub(crate) choices: Option<Choices>,
     empty: Empty,

@@ -1,7 +1,7 @@
-//! Publishes what a publisher without keys has built and stored: the revision of a submitted root catalog.
+//! The changes of a publisher without keys, which has built and stored them: those of a submitted root catalog.
 //!
 //! ```text
-//!   submitted root ── previous_revision ──► base ── difference below the directory ──► changes ──► commit
+//!   submitted root ── previous_revision ──► base ── difference below the directory ──► changes
 //! ```
 //!
 //! The base is the revision that the submitted catalogs were built on, as they record it, and not one that the publisher claims: a
@@ -13,18 +13,19 @@ use std::collections::BTreeSet;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
-use esker_format::time::UnixTime;
 use esker_repository::{
-    Base, ChangeKind, DATABASE_MAX, Repository, TreeDiff, path,
+    Base, ChangeKind, DATABASE_MAX, Repository, RepositoryError, TreeDiff,
+    entry::objects_of,
+    path,
     published::{Published, number_groups},
 };
 
 use crate::changes::Changes;
-use crate::commit::UNLISTED_MAX;
+use crate::commit::{UNLISTED_MAX, move_onto};
 use crate::error::PublishError;
 use crate::plan::Differences;
 use crate::report::Report;
-use crate::revision::{Context, PublishOptions};
+use crate::revision::Context;
 
 /// Most submitted roots that are built on one another.
 const CHAIN_MAX: usize = 64;
@@ -38,26 +39,7 @@ pub struct Submission<'r> {
     /// Directory that the publisher may change; empty for the whole repository.
     pub directory: Vec<u8>,
     /// Returns true for root catalogs that the same publisher has built: no revisions, but what it goes on from.
-    pub is_own: &'r dyn Fn(&ContentHash) -> bool,
-    /// What the commit asks and does beside that of other publishers.
-    pub rules: SubmissionRules<'r>,
-    /// Options of the publish.
-    pub options: PublishOptions<'r>,
-}
-
-/// Returns an error to refuse a new head, with the root catalog and the number of its revision, if that is new.
-pub type BeforeHead<'r> = &'r (dyn Fn(Option<(&ContentHash, u64)>) -> Result<(), PublishError> + Sync);
-
-/// What the commit of a submission asks and does beside that of other publishers.
-#[derive(Clone, Copy)]
-pub struct SubmissionRules<'r> {
-    /// Called before each attempt to replace the head, with the root catalog and the number of the new revision, or none if only
-    /// tags change; an error ends the commit with nothing published.
-    pub before_head: BeforeHead<'r>,
-    /// Tags that are removed with the commit.
-    pub removed_tags: &'r [String],
-    /// Time before which automatic tags are removed.
-    pub tags_before: Option<UnixTime>,
+    pub is_own: &'r (dyn Fn(&ContentHash) -> bool + Sync),
 }
 
 /// Result of a submission.
@@ -74,36 +56,9 @@ pub struct Submitted {
 }
 
 impl Submission<'_> {
-    /// Publishes the changes of the submission that lie in its directory. Without a change there is no new revision.
-    ///
-    /// Fails with [`esker_repository::RepositoryError::Collected`] if objects of the submission are no longer stored: its publisher
-    /// has to store them again.
-    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Submitted, PublishError> {
-        // Catalogs that it has read are not read again for the base.
-        let submitted = Published::with_root(repository.storage().sink().clone(), self.root, None);
-        let base = self.base(repository, &submitted)?;
-        let _held = repository.hold(&base)?;
-        let mut context = Context::without_index(repository, base, now)?;
-        context.published = submitted.other((base.root, base.size));
-        context.target = path::normalise(&self.directory)?;
-        context.submission = Some(self.rules);
-        context.check_tag(&self.options)?;
-        let found = self.changes(&context, &submitted)?;
-        context.check_files(&found.changes)?;
-        context.confirm_shrink(found.differences.removed.total(), &mut self.options)?;
-        let mut report = context.report(found.differences);
-        context.publish(&found.changes, None, &mut self.options, &mut report)?;
-        Ok(Submitted {
-            report,
-            base: base.root,
-            left_out: found.left_out,
-            left_out_count: found.left_out_count,
-        })
-    }
-
     /// Finds the revision that the submission was built on.
-    fn base(&self, repository: &Repository, submitted: &Published) -> Result<Base, PublishError> {
-        let mut root = submitted.root()?;
+    pub(crate) fn base(&self, repository: &Repository, catalogs: &Published) -> Result<Base, PublishError> {
+        let mut root = catalogs.other((self.root, None)).root()?;
         for _ in 0..CHAIN_MAX {
             let previous = root.catalog.properties().previous_revision.filter(|hash| !hash.is_null());
             let Some(previous) = previous else { break };
@@ -111,49 +66,64 @@ impl Submission<'_> {
             if !is_own && !is_revision(repository, &previous)? {
                 return Err(PublishError::UnknownBase { base: Some(previous) });
             }
-            root = submitted.other((previous, None)).root()?;
+            root = catalogs.other((previous, None)).root()?;
             if !is_own {
-                // What the publisher stored, and what it found stored, may have been collected before this began, so the
-                // commit looks whether it is there, as after a collect that no base has seen.
                 let revision = root.catalog.properties().revision;
-                return Ok(Base { revision, root: previous, size: None, collections: u64::MAX });
+                return Ok(Base { revision, root: previous, size: None, ..repository.begin() });
             }
         }
         Err(PublishError::UnknownBase { base: None })
     }
 
+    /// Finds the changes of the submission, and moves them onto the revision of the context.
+    ///
+    /// What the publisher stored, and what it found stored, may have been collected before the context's revision was read; later
+    /// collects are noticed by the commit.
+    pub(crate) fn compare(&self, context: &Context<'_>, base: Base) -> Result<Compared, PublishError> {
+        let (newest, old) = (&context.published, context.published.other((base.root, base.size)));
+        let mut found = self.changes(&old, &path::normalise(&self.directory)?)?;
+        move_onto((&old, base.revision), (newest, context.base.revision), &mut found.changes, None)?;
+        let objects: BTreeSet<_> = found.changes.entries().flat_map(objects_of).collect();
+        let missing = context.repository.storage().missing(&objects)?.len() as u64;
+        if missing > 0 {
+            return Err(RepositoryError::Collected { objects: missing }.into());
+        }
+        context.check_files(&found.changes)?;
+        Ok(Compared { base: base.root, found })
+    }
+
     /// Compares the submission with its base.
-    fn changes(&self, context: &Context<'_>, submitted: &Published) -> Result<Found, PublishError> {
+    fn changes(&self, base: &Published, directory: &[u8]) -> Result<Found, PublishError> {
         let mut found = Found::default();
         let mut grouped = BTreeSet::new();
         // Removals below a removed directory go with it.
         let mut gone: Option<Vec<u8>> = None;
         let diff = TreeDiff {
-            objects: &*context.published.objects,
-            old: context.base.root,
+            objects: &*base.objects,
+            old: base.root_hash(),
             new: self.root,
             within: Vec::new(),
             ignore_times: false,
         };
         diff.run(&mut |difference| {
-            if !path::is_within(difference.path, &context.target) {
-                found.leave_out(difference.path, &context.target);
+            if !path::is_within(difference.path, directory) {
+                found.leave_out(difference.path, directory);
                 return Ok(());
             }
-            let Some((directory, name)) = path::split(difference.path) else {
+            let Some((parent, name)) = path::split(difference.path) else {
                 found.changes.root = difference.new.cloned();
                 found.changes.touch(b"");
                 return Ok(());
             };
             let in_group = [difference.old, difference.new];
             if in_group.into_iter().flatten().any(|entry| entry.hardlink_group != 0) {
-                grouped.insert(directory.to_vec());
+                grouped.insert(parent.to_vec());
             }
             match (difference.change, difference.new) {
                 (ChangeKind::Removed, _) | (_, None) => {
                     difference.old.into_iter().for_each(|old| found.differences.removed.add(old));
                     if !gone.as_deref().is_some_and(|gone| path::is_within(difference.path, gone)) {
-                        found.changes.remove(directory, name);
+                        found.changes.remove(parent, name);
                         gone = Some(difference.path.to_vec());
                     }
                 }
@@ -163,12 +133,13 @@ impl Submission<'_> {
                         _ => &mut found.differences.changed,
                     };
                     counted.add(new);
-                    found.changes.put(directory, new.clone());
+                    found.changes.put(parent, new.clone());
                 }
             }
             Ok(())
         })?;
         // The members of a group that did not change are numbered as the ones that did.
+        let submitted = base.other((self.root, None));
         for directory in grouped {
             let mut listing = submitted.list(&directory)?;
             number_groups(&mut listing);
@@ -180,13 +151,20 @@ impl Submission<'_> {
     }
 }
 
+/// A submission whose changes fit the newest revision.
+pub(crate) struct Compared {
+    /// Revision that it was built on.
+    pub(crate) base: ContentHash,
+    pub(crate) found: Found,
+}
+
 /// Differences of a submission and its base.
 #[derive(Default)]
-struct Found {
-    changes: Changes,
-    differences: Differences,
-    left_out: Vec<String>,
-    left_out_count: u64,
+pub(crate) struct Found {
+    pub(crate) changes: Changes,
+    pub(crate) differences: Differences,
+    pub(crate) left_out: Vec<String>,
+    pub(crate) left_out_count: u64,
 }
 
 impl Found {

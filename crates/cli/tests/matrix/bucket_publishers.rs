@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::bucket_server::BucketServer;
 use crate::publishing::NAME;
 use crate::serial_order::{
-    Attempt, Outcome, content, files_of, output_unless_killed, serial_tree, write_folder,
+    Attempt, Commits, Outcome, content, files_of, output_unless_killed, serial_tree, write_folder,
 };
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
@@ -133,7 +133,7 @@ fn soak_twenty_publishers_of_one_bucket() {
     let (lost, killed) = (count(Outcome::Lost), count(Outcome::Killed));
     assert!(lost > 0 && killed > 0, "{lost} lost a race, and {killed} were killed");
     let head = site.json(&["repo", "info", NAME])["revision"].as_u64().expect("a revision");
-    let (mut expected, late) = serial_tree(&attempts, head, |old, new| {
+    let (mut expected, late) = serial_tree(&attempts, (head, Commits::Single), |old, new| {
         site.json(&["diff", NAME, &old.to_string(), &new.to_string()])
     });
 

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::publishing::NAME;
 use crate::serial_order::{
-    Attempt, Outcome, content, files_of, output_unless_killed, serial_tree, write_folder,
+    Attempt, Commits, Outcome, content, files_of, output_unless_killed, serial_tree, write_folder,
 };
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
@@ -305,7 +305,7 @@ fn soak_twenty_publishers_through_a_gateway() {
 
     let head = site.json(&["repo", "info", NAME])["revision"].as_u64().expect("a revision");
     let diff = |old: u64, new: u64| site.json(&["diff", NAME, &old.to_string(), &new.to_string()]);
-    let (mut expected, late) = serial_tree(&attempts, head, diff);
+    let (mut expected, late) = serial_tree(&attempts, (head, Commits::Joint), diff);
     // It completes the reflog, if the last commit was interrupted after it replaced the head.
     assert_eq!(site.attempt(0, Way::Gateway, ("/last", "last"), None), Outcome::Accepted(head + 1));
     for label in ["first", "last"] {

@@ -1,6 +1,6 @@
 //! Attempts to publish, and the tree that those give which were accepted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -59,18 +59,26 @@ pub(crate) fn content(label: &str) -> String {
     format!("content of attempt {label}\n")
 }
 
-/// Returns the tree that the accepted attempts give in the order of their revisions. A revision that no publisher
-/// reported must be that of a killed one, or of one without a number; their number is the second value.
+/// Attempts that one revision has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Commits {
+    /// Each publisher commits by itself.
+    Single,
+    /// A gateway may commit those of several directories together.
+    Joint,
+}
+
+/// Returns the tree that the accepted attempts give in the order of their revisions. A change that no publisher reported must be
+/// that of a killed one, or of one without a number; their number is the second value.
 pub(crate) fn serial_tree(
     attempts: &[Attempt],
-    head: u64,
+    (head, commits): (u64, Commits),
     diff: impl Fn(u64, u64) -> Value,
 ) -> (BTreeMap<String, String>, u64) {
-    let mut accepted: BTreeMap<u64, &Attempt> = BTreeMap::new();
+    let mut accepted: BTreeMap<u64, Vec<&Attempt>> = BTreeMap::new();
     for attempt in attempts {
         if let Outcome::Accepted(revision) = attempt.outcome {
-            let other = accepted.insert(revision, attempt);
-            assert!(other.is_none(), "two publishers report revision {revision}: {attempt:?} {other:?}");
+            accepted.entry(revision).or_default().push(attempt);
         }
     }
     let mut killed: BTreeMap<&str, &Attempt> = BTreeMap::new();
@@ -79,34 +87,47 @@ pub(crate) fn serial_tree(
     killed.extend(lost.map(|attempt| (attempt.label.as_str(), attempt)));
     let mut late = 0;
     for revision in 2..=head {
-        if accepted.contains_key(&revision) {
-            continue;
+        let reported = accepted.entry(revision).or_default();
+        // A single commit that was reported has no place for another one.
+        if commits == Commits::Joint || reported.is_empty() {
+            let changes = diff(revision - 1, revision);
+            let mut labels = added_labels(&changes);
+            for attempt in &*reported {
+                assert!(labels.remove(&attempt.label), "revision {revision} lacks {attempt:?}: {changes}");
+            }
+            late += labels.len() as u64;
+            let attempts = labels.iter().map(|label| killed.remove(label.as_str()));
+            reported.extend(
+                attempts.map(|attempt| attempt.unwrap_or_else(|| panic!("revision {revision}: {changes}"))),
+            );
         }
-        let changes = diff(revision - 1, revision);
-        let labels = changes.as_array().expect("a list").iter().filter_map(|change| {
-            let path = change["path"].as_str()?;
-            let label = path.rsplit('/').next()?.to_owned();
-            (change["change"] == "added").then_some(label).filter(|label| label.starts_with("by-"))
-        });
-        let labels: Vec<String> = labels.collect();
-        assert_eq!(labels.len(), 1, "revision {revision}: {changes}");
-        let attempt = killed.remove(labels[0].as_str());
-        accepted.insert(revision, attempt.unwrap_or_else(|| panic!("revision {revision}: {changes}")));
-        late += 1;
+        let targets: BTreeSet<_> = reported.iter().map(|attempt| &attempt.target).collect();
+        let is_right = match commits {
+            Commits::Single => reported.len() == 1,
+            Commits::Joint => !reported.is_empty() && targets.len() == reported.len(),
+        };
+        assert!(is_right, "revision {revision} has {reported:?}");
     }
     let missing = killed.values().find(|attempt| attempt.outcome == Outcome::Unnumbered);
     assert!(missing.is_none(), "published, but by no revision: {missing:?}");
-    assert_eq!(
-        accepted.keys().next_back().copied().unwrap_or(1),
-        head,
-        "a reported revision is above the head"
-    );
+    let newest = accepted.keys().next_back().copied().unwrap_or(1);
+    assert_eq!(newest, head, "a reported revision is above the head");
     let mut last: BTreeMap<&str, &str> = BTreeMap::new();
-    last.extend(accepted.values().map(|attempt| (attempt.target.as_str(), attempt.label.as_str())));
+    let in_order = accepted.values().flatten();
+    last.extend(in_order.map(|attempt| (attempt.target.as_str(), attempt.label.as_str())));
     let files = last.into_iter().flat_map(|(target, label)| {
         [(format!("{target}/file"), content(label)), (format!("{target}/{label}"), String::new())]
     });
     (files.collect(), late)
+}
+
+/// Returns the labels of the attempts that a revision added.
+fn added_labels(changes: &Value) -> BTreeSet<String> {
+    let labels = changes.as_array().expect("a list").iter().filter_map(|change| {
+        let label = change["path"].as_str()?.rsplit('/').next()?.to_owned();
+        (change["change"] == "added" && label.starts_with("by-")).then_some(label)
+    });
+    labels.collect()
 }
 
 /// Returns the files of a mounted repository whose directories have no directories.

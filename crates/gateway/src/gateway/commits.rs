@@ -1,14 +1,15 @@
 //! Commits: what a publisher has built becomes a revision, once.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 
-use super::{Gateway, Served, Signer};
+use super::joint_commits::Waiting;
+use super::{Gateway, Signer};
 use crate::error::GatewayError;
 use crate::lease::{Candidate, Commit, Lease, Refused, Request};
-use crate::target::{PublishFailure, Published, Submission};
+use crate::target::{PublishFailure, Published, Submission, Submissions, Target};
 use crate::token::Token;
 
 /// Claim on a lease, until it is dropped.
@@ -52,17 +53,12 @@ impl Gateway {
         let published =
             self.keys().check(&signer.key, &lease.path).map_err(GatewayError::from).and_then(|()| {
                 let served = self.served(&lease.path.repository)?;
-                self.publish(&served, token, &lease, request, root)
+                let waiting = Waiting::new(token.clone(), lease, request.clone(), root);
+                let publish = |joined: &[Arc<Waiting>]| self.publish(&*served.target, joined);
+                Ok(served.commits.run(waiting, publish)?)
             });
         match published {
-            Ok(published) => {
-                let ended = self.end_commit(token, Some(published.revision));
-                if let Err(error) = ended {
-                    // The changes are public; the candidate tells it after a restart.
-                    tracing::warn!("can't note the end of the commit of lease {}: {error}", token.short());
-                }
-                Ok(published)
-            }
+            Ok(published) => Ok(published),
             Err(error) => match self.settle_claimed(&claim) {
                 // The head was replaced, although its storage said otherwise.
                 Ok(Some(revision)) => Ok(Published { revision, dropped: Vec::new() }),
@@ -78,18 +74,17 @@ impl Gateway {
         }
     }
 
+    /// Carries out requests that wait for a commit of one repository.
     fn publish(
         &self,
-        served: &Served,
-        token: &Token,
-        lease: &Lease,
-        request: &Request,
-        root: ContentHash,
-    ) -> Result<Published, GatewayError> {
-        let _turn = served.commits.lock();
-        let before_head = |candidate: Option<Candidate>| {
-            let noted = self.change("head to be replaced", |leases, now| {
-                Ok(vec![leases.replace_head(token, candidate, now)?])
+        target: &dyn Target,
+        joined: &[Arc<Waiting>],
+    ) -> Vec<Result<Published, PublishFailure>> {
+        let before_head = |places: &[usize], candidate: Option<Candidate>| {
+            let noted = self.change_each("head to be replaced", |leases, now| {
+                let tokens = places.iter().filter_map(|place| joined.get(*place));
+                let changes = tokens.map(|one| leases.replace_head(&one.token, candidate.clone(), now));
+                Ok(changes.collect::<Result<_, _>>()?)
             });
             match noted {
                 Ok(_) => Ok(()),
@@ -97,16 +92,30 @@ impl Gateway {
                 Err(error) => Err(PublishFailure::Failed(Box::new(error))),
             }
         };
-        // An unreadable database leaves out bases that are no revisions.
-        let has_uploaded = |hash: &ContentHash| self.database.has_catalog(token, hash).unwrap_or(false);
-        let submission = Submission {
-            root,
-            path: &lease.path,
-            request,
-            has_uploaded: &has_uploaded,
-            before_head: &before_head,
-        };
-        Ok(served.target.publish(&submission)?)
+        let all = joined.iter().map(|one| Submission {
+            root: one.root,
+            path: &one.lease.path,
+            request: &one.request,
+            // An unreadable database leaves out bases that are no revisions.
+            has_uploaded: Box::new(|hash| self.database.has_catalog(&one.token, hash).unwrap_or(false)),
+        });
+        let all = all.collect();
+        let results = target.publish(&Submissions { all, before_head: &before_head });
+        let published =
+            || joined.iter().zip(&results).filter_map(|(one, result)| Some((one, result.as_ref().ok()?)));
+        let ended = self.change_each("published", |leases, now| {
+            let revision = |(one, published): (&Arc<Waiting>, &Published)| {
+                leases.end_commit(&one.token, Some(published.revision), now)
+            };
+            Ok(published().filter_map(revision).collect())
+        });
+        self.counters.published.fetch_add(published().count() as u64, Ordering::Relaxed);
+        if let Err(error) = ended {
+            // The changes are public; the candidates tell it after a restart.
+            let leases: Vec<_> = published().map(|(one, _)| one.token.short()).collect();
+            tracing::warn!("can't note the end of the commit of leases {}: {error}", leases.join(", "));
+        }
+        results
     }
 
     /// Finds out how an interrupted commit ended, which no thread carries out any more.

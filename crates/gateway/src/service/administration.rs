@@ -214,6 +214,7 @@ pub(super) fn tables(gateway: Arc<Gateway>) -> Arc<dyn Fn() -> Vec<PageTable> + 
         };
         let counts = [
             ("Publishers that wait for a directory", gateway.waiting() as u64),
+            ("Commits that wait for another one", gateway.waiting_commits() as u64),
             ("Commits that published a revision", counts.published),
             ("Commits that published nothing", counts.failed),
             ("Objects received", counts.objects),

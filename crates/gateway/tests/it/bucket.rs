@@ -1,15 +1,16 @@
 //! A gateway whose repository is in a bucket, and whose server fails at any request.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use esker_format::hash::ContentHash;
 use esker_format::object::ObjectName;
 use esker_gateway::{
-    Database, Gateway, GatewayError, KeyLimits, OpenTarget, PublishFailure, PublishedRepository, Request,
-    Signer, Target, Token,
+    Candidate, Database, Gateway, GatewayError, KeyLimits, LeasePath, OpenTarget, PublishFailure,
+    PublishedRepository, Request, Signer, Submission, Submissions, Target, Token,
 };
 use esker_object_storage::{StorageSettings, StorageUrl, open_storage};
 use esker_repository::{KeyFolder, Repository, Storage};
@@ -33,6 +34,9 @@ struct Prepared {
     objects: Vec<(ObjectName, Vec<u8>)>,
     old: Vec<Entry>,
     new: Vec<Entry>,
+    /// What another publisher has built for the directory `b`, and the trees without and with the changes of the first one.
+    other: (ContentHash, Vec<(ObjectName, Vec<u8>)>),
+    with_other: [Vec<Entry>; 2],
 }
 
 impl Prepared {
@@ -48,7 +52,15 @@ impl Prepared {
         write(at("a/nested/.cvmfscatalog"), "");
         write(at("a/nested/three"), "3");
         let (root, objects) = workshop.build(&at("a"), "/a");
-        Self { root, objects, old, new: of_folder(source.path()), workshop }
+        let new = of_folder(source.path());
+        write(at("b/four"), "4");
+        let other = workshop.build(&at("b"), "/b");
+        let both = of_folder(source.path());
+        let is_of_other = |entry: &&Entry| entry.path.starts_with(b"/b");
+        let mut only_other: Vec<Entry> = both.iter().filter(is_of_other).cloned().collect();
+        only_other.extend(old.iter().filter(|entry| !is_of_other(entry)).cloned());
+        only_other.sort_by(|one, next| one.path.cmp(&next.path));
+        Self { root, objects, old, new, other, with_other: [only_other, both], workshop }
     }
 }
 
@@ -147,6 +159,13 @@ fn upload(folder: &Path, below: &str, server: &S3Server) {
 }
 
 fn open_gateway(prepared: &Prepared, server: &S3Server, folder: &Path, retries: u32) -> Gateway {
+    let open = opens(prepared, server, folder, retries);
+    let database = Database::open(&folder.join("db")).unwrap();
+    Gateway::new(database, keys(KeyLimits::default()), open, options(folder, &Time::default())).unwrap()
+}
+
+/// Returns a function that opens the repository in the bucket.
+fn opens(prepared: &Prepared, server: &S3Server, folder: &Path, retries: u32) -> OpenTarget {
     let credentials = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
     let settings = StorageSettings {
         endpoint: Some(server.endpoint()),
@@ -156,7 +175,7 @@ fn open_gateway(prepared: &Prepared, server: &S3Server, folder: &Path, retries: 
         ..StorageSettings::default()
     };
     let (state, keys_folder) = (folder.join("state"), prepared.workshop.keys_folder());
-    let open: OpenTarget = Box::new(move |_| {
+    Box::new(move |_| {
         let url = StorageUrl::parse(&format!("s3://{BUCKET}/{}", PREFIX.trim_end_matches('/'))).unwrap();
         let opened = open_storage(&url, &settings, Arc::new(esker_store::RealDisk::SERVED));
         let sink = opened.map_err(|error| PublishFailure::Failed(Box::new(error)))?;
@@ -166,9 +185,7 @@ fn open_gateway(prepared: &Prepared, server: &S3Server, folder: &Path, retries: 
             Ok(opened) => Ok(Arc::new(opened) as Arc<dyn Target>),
             Err(error) => Err(PublishFailure::Failed(Box::new(error))),
         }
-    });
-    let database = Database::open(&folder.join("db")).unwrap();
-    Gateway::new(database, keys(KeyLimits::default()), open, options(folder, &Time::default())).unwrap()
+    })
 }
 
 /// A fault, and the switch that ends it.
@@ -227,5 +244,51 @@ fn a_bucket_that_fails_for_good_loses_no_accepted_commit() {
         };
         assert_eq!(again.unwrap_or_else(|error| panic!("{when}: again: {error}")), 2, "{when}");
         assert!(site.is_published(when), "{when}");
+    });
+}
+
+/// Each submission of a joint commit that was accepted is public, and of the others the note before the head's replacement tells it.
+#[test]
+fn a_bucket_that_fails_for_good_leaves_no_joint_commit_in_doubt() {
+    let faults = [S3Fault::Drop, S3Fault::LoseAnswer, S3Fault::Status(403)];
+    at_every_request(faults, u64::MAX, |site, failing, when| {
+        let Site { prepared, server, folder, .. } = &site;
+        let target = opens(prepared, server, folder.path(), 0)(&name());
+        let stored = target.as_ref().is_ok_and(|target| {
+            let mut objects = prepared.objects.iter().chain(&prepared.other.1);
+            objects.all(|(name, bytes)| target.sink().put(name, bytes).is_ok())
+        });
+        let noted = Mutex::new(BTreeMap::new());
+        let note = |places: &[usize], candidate: Option<Candidate>| {
+            let Some(candidate) = candidate else { return Ok(()) };
+            noted.lock().unwrap().extend(places.iter().map(|place| (*place, candidate.clone())));
+            Ok(())
+        };
+        let paths = ["a", "b"].map(|directory| LeasePath::parse(&format!("{NAME}/{directory}")).unwrap());
+        let request = Request::default();
+        let all = [prepared.root, prepared.other.0].into_iter().zip(&paths).map(|(root, path)| Submission {
+            root,
+            path,
+            request: &request,
+            has_uploaded: Box::new(|_| false),
+        });
+        let results = match (stored, target) {
+            (true, Ok(target)) => target.publish(&Submissions { all: all.collect(), before_head: &note }),
+            _ => Vec::new(),
+        };
+        assert!(failing.rule.hits() > 0 || results.iter().all(Result::is_ok), "{when}: {results:?}");
+        failing.is_over.store(true, Ordering::SeqCst);
+        let target = opens(prepared, server, folder.path(), 3)(&name()).unwrap();
+        let noted = noted.into_inner().unwrap();
+        let is_published = |place: usize| match results.get(place) {
+            Some(Ok(_)) => true,
+            _ => noted.get(&place).is_some_and(|candidate| target.has_published(candidate).unwrap()),
+        };
+        let expected = match (is_published(0), is_published(1)) {
+            (false, false) => &prepared.old,
+            (true, false) => &prepared.new,
+            (of_both, true) => &prepared.with_other[usize::from(of_both)],
+        };
+        assert_eq!(&site.findings().listing(), expected, "{when}: {results:?}");
     });
 }

@@ -40,7 +40,7 @@ fn write(database: &Database) -> usize {
         .take_while(|number| {
             let (token, change) = lease(*number);
             let catalogs = database
-                .write(&[change], None)
+                .write(&[change], &[])
                 .and_then(|()| database.note_catalogs(&token, &[root(u8::try_from(*number).unwrap())]));
             catalogs.is_ok()
         })

@@ -6,10 +6,12 @@ use std::thread;
 
 use esker_format::object::ObjectKind;
 use esker_gateway::{
-    Candidate, GatewayError, IntakeError, KeyLimits, Millis, PublishFailure, Refused, Signer, Target as _,
-    Token, wire,
+    Candidate, GatewayError, IntakeError, KeyLimits, Millis, PublishFailure, Refused, Request, Signer,
+    Target as _, Token, wire,
 };
+use esker_testkit::waiting::until;
 
+use crate::http::PATIENCE;
 use crate::publisher::{LIFE, Station, acquire, object, pack, payload, request, root};
 use crate::target::Outcome;
 
@@ -218,6 +220,43 @@ fn commits_of_several_repositories_run_side_by_side_and_leases_go_on() {
         go_on.send(()).unwrap();
         assert_eq!((first.join().unwrap(), second.join().unwrap()), (2, 3));
     });
+}
+
+/// Requests that wait for a commit are carried out by the next one, but for those with a tag.
+#[test]
+fn waiting_commits_become_one_revision() {
+    let station = Station::new();
+    let one = station.signer("one");
+    let tokens = ["r.test/a", "r.test/b", "r.test/c", "r.test/d"].map(|path| station.lease("one", path));
+    let (reached, is_reached) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    station.r.on_head(move || {
+        reached.send(()).unwrap();
+        may_go_on.recv().unwrap();
+        Outcome::Replaced
+    });
+    let commit = |number: u8| {
+        let tag = if number == 4 { "v1".to_owned() } else { String::new() };
+        let request = Request { tag, ..request(number) };
+        station.gateway.commit(&one, &tokens[usize::from(number) - 1], &request).unwrap().revision
+    };
+    let revisions = thread::scope(|scope| {
+        let first = scope.spawn(|| commit(1));
+        is_reached.recv().unwrap();
+        let waiting = [2, 3, 4].map(|number| scope.spawn(move || commit(number)));
+        assert!(until(PATIENCE, || station.gateway.waiting_commits() == 3));
+        go_on.send(()).unwrap();
+        let mut revisions = vec![first.join().unwrap()];
+        revisions.extend(waiting.map(|commit| commit.join().unwrap()));
+        revisions
+    });
+    assert_eq!(revisions[0], 2);
+    assert_eq!(revisions[1], revisions[2], "{revisions:?}");
+    assert_ne!(revisions[1], revisions[3], "{revisions:?}");
+    assert_eq!(station.r.head().len(), 3);
+    let records = station.gateway.records(100).unwrap();
+    let of = |event: &str| records.iter().filter(|record| record.event == event).count();
+    assert_eq!((of("head to be replaced"), of("published")), (4, 4), "each of them is in the log");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use esker_server::{Limits, Options, Served, Server, Stopper};
 use crate::publisher::{Station, object, pack, request, root, sign};
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A gateway behind a socket.
 pub(crate) struct Running {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
-use esker_gateway::{Candidate, OpenTarget, PublicFiles, PublishFailure, Published, Submission, Target};
+use esker_gateway::{Candidate, OpenTarget, PublicFiles, PublishFailure, Published, Submissions, Target};
 use esker_object_storage::{ObjectSink, StorageSettings, StorageUrl};
 use esker_repository::Settings;
 use esker_store::{LocalSink, Sink};
@@ -97,16 +97,9 @@ fn failure(text: &str) -> PublishFailure {
     PublishFailure::Failed(text.into())
 }
 
-impl Target for TestTarget {
-    fn sink(&self) -> &dyn Sink {
-        &*self.sink
-    }
-
-    fn settings(&self) -> Result<Settings, PublishFailure> {
-        Ok(Settings { nanoseconds: false, ..Settings::default() })
-    }
-
-    fn publish(&self, submission: &Submission<'_>) -> Result<Published, PublishFailure> {
+impl TestTarget {
+    /// Publishes submissions as one revision, which has the root of the first one.
+    fn publish_joined(&self, submissions: &Submissions<'_>) -> Result<u64, PublishFailure> {
         let (revision, on_head) = {
             let mut state = self.state.lock();
             if !state.conflict.is_empty() {
@@ -119,16 +112,36 @@ impl Target for TestTarget {
         };
         let before = self.state.lock().before_head.take();
         before.into_iter().for_each(|act| act());
-        let candidate = Candidate { root: submission.root.to_string(), revision };
-        (submission.before_head)(Some(candidate.clone()))?;
+        let candidate = Candidate { root: submissions.all[0].root.to_string(), revision };
+        let places: Vec<usize> = (0..submissions.all.len()).collect();
+        (submissions.before_head)(&places, Some(candidate.clone()))?;
         let outcome = on_head.map_or(Outcome::Replaced, |act| act());
         if outcome != Outcome::Failed {
             self.state.lock().head.push(candidate);
         }
-        match outcome {
-            Outcome::Replaced => Ok(Published { revision, dropped: Vec::new() }),
-            _ => Err(failure("the storage does not answer")),
-        }
+        if outcome == Outcome::Replaced { Ok(revision) } else { Err(failure("the storage does not answer")) }
+    }
+}
+
+impl Target for TestTarget {
+    fn sink(&self) -> &dyn Sink {
+        &*self.sink
+    }
+
+    fn settings(&self) -> Result<Settings, PublishFailure> {
+        Ok(Settings { nanoseconds: false, ..Settings::default() })
+    }
+
+    fn publish(&self, submissions: &Submissions<'_>) -> Vec<Result<Published, PublishFailure>> {
+        let published = self.publish_joined(submissions);
+        let outcome = || match &published {
+            Ok(revision) => Ok(Published { revision: *revision, dropped: Vec::new() }),
+            Err(PublishFailure::Conflict { paths }) => Err(PublishFailure::Conflict { paths: paths.clone() }),
+            Err(PublishFailure::MissingObjects(count)) => Err(PublishFailure::MissingObjects(*count)),
+            Err(PublishFailure::LeaseEnded) => Err(PublishFailure::LeaseEnded),
+            Err(PublishFailure::Failed(error)) => Err(failure(&error.to_string())),
+        };
+        submissions.all.iter().map(|_| outcome()).collect()
     }
 
     fn public_files(&self) -> Result<PublicFiles, PublishFailure> {

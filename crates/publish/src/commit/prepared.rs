@@ -15,7 +15,7 @@ use crate::limits::{self, OverLimits};
 use crate::report::AddedBundles;
 use crate::revision::{Context, PublishOptions};
 
-use super::rebase::{Rebased, rebase};
+use super::rebase::move_onto;
 
 /// Changes on top of a head, with their catalogs stored.
 pub(super) struct Prepared {
@@ -53,20 +53,10 @@ impl Prepared {
         let mut changes = changes.clone();
         let branch = options.tag.branch.as_ref();
         let onto = BranchHead::find(context.repository, &head.verified, branch)?;
-        let moved = onto.root != context.base.root;
         let published = context.published.other((onto.root, onto.size));
-        let mut resolved = Vec::new();
-        if moved {
-            let choices = context.choices.clone().unwrap_or_default();
-            match rebase(&context.published, &published, &mut changes, &choices)? {
-                Rebased::Done { decided } => resolved = decided,
-                Rebased::Conflict { paths, count } => {
-                    let (base, head) = (context.base.revision, onto.revision);
-                    let is_transaction = context.choices.is_some();
-                    return Err(PublishError::Conflict { paths, count, base, head, is_transaction });
-                }
-            }
-        }
+        let base = (&context.published, context.base.revision);
+        let choices = context.choices.as_ref();
+        let resolved = move_onto(base, (&published, onto.revision), &mut changes, choices)?;
         let bundles = context.add_bundles(&published, &mut changes, &options.profiles, true)?;
         let written = match changes.is_empty() {
             true => None,

@@ -26,7 +26,7 @@ const NAMED_MAX: usize = 20;
 
 /// Outcome of a rebase.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Rebased {
+enum Rebased {
     /// The changes fit the later revision.
     Done {
         /// Conflicts that the publisher has decided.
@@ -41,8 +41,28 @@ pub(super) enum Rebased {
     },
 }
 
+/// Makes changes of a base fit a later revision; both with their numbers. Returns the conflicts that the choices of a transaction
+/// decide; any other one is an error.
+pub(crate) fn move_onto(
+    (base, base_number): (&Published, u64),
+    (head, head_number): (&Published, u64),
+    changes: &mut Changes,
+    choices: Option<&Choices>,
+) -> Result<Vec<Resolved>, PublishError> {
+    if base.root_hash() == head.root_hash() {
+        return Ok(Vec::new());
+    }
+    match rebase(base, head, changes, choices.unwrap_or(&Choices::default()))? {
+        Rebased::Done { decided } => Ok(decided),
+        Rebased::Conflict { paths, count } => {
+            let (base, head, is_transaction) = (base_number, head_number, choices.is_some());
+            Err(PublishError::Conflict { paths, count, base, head, is_transaction })
+        }
+    }
+}
+
 /// Makes changes of `base` fit `head`.
-pub(super) fn rebase(
+fn rebase(
     base: &Published,
     head: &Published,
     changes: &mut Changes,

@@ -7,7 +7,9 @@ use std::sync::Mutex;
 
 use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
-use esker_publish::{Publish, PublishError, Submission, SubmissionRules, Submitted, is_revision};
+use esker_publish::{
+    Publish, PublishError, Submission, SubmissionRules, Submissions, Submitted, is_revision,
+};
 use esker_repository::Repository;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -31,19 +33,37 @@ fn submit(
     submit_after(repository, root, directory, rules, &|_| false)
 }
 
+/// Submits several at once, each for its directory.
+fn submit_all(
+    repository: &Repository,
+    all: &[(ContentHash, &str)],
+    rules: SubmissionRules<'_>,
+) -> Vec<Result<Submitted, PublishError>> {
+    let submission = |(root, directory): &(ContentHash, &str)| Submission {
+        root: *root,
+        directory: directory.as_bytes().to_vec(),
+        is_own: &|_| false,
+    };
+    let mut quiet = |_| ();
+    let all = all.iter().map(submission).collect();
+    Submissions { all, rules, options: options(&mut quiet) }.run(repository, now()).unwrap()
+}
+
 fn submit_after(
     repository: &Repository,
     root: ContentHash,
     directory: &str,
     rules: SubmissionRules<'_>,
-    is_own: &dyn Fn(&ContentHash) -> bool,
+    is_own: &(dyn Fn(&ContentHash) -> bool + Sync),
 ) -> Result<Submitted, PublishError> {
-    let (directory, mut quiet) = (directory.as_bytes().to_vec(), |_| ());
-    Submission { root, directory, is_own, rules, options: options(&mut quiet) }.run(repository, now())
+    let all = vec![Submission { root, directory: directory.as_bytes().to_vec(), is_own }];
+    let mut quiet = |_| ();
+    let mut submissions = Submissions { all, rules, options: options(&mut quiet) };
+    submissions.run(repository, now())?.remove(0)
 }
 
 const ALLOW: SubmissionRules<'_> =
-    SubmissionRules { before_head: &|_| Ok(()), removed_tags: &[], tags_before: None };
+    SubmissionRules { before_head: &|_, _| Ok(()), removed_tags: &[], tags_before: None };
 
 /// A repository with two directories, one of them in a nested catalog.
 fn prepared() -> Workshop {
@@ -234,7 +254,7 @@ fn a_rule_that_refuses_publishes_nothing() {
     write(&workshop.source().join("a/new"), "new");
     let root = built(&workshop.open(), &workshop.source(), "");
     let asked = Mutex::new(Vec::new());
-    let refuse = |next: Option<(&ContentHash, u64)>| {
+    let refuse = |_: &[usize], next: Option<(&ContentHash, u64)>| {
         asked.lock().unwrap().push(next.map(|(root, revision)| (*root, revision)));
         Err(PublishError::Withdrawn("the lease has expired".into()))
     };
@@ -262,10 +282,10 @@ fn a_rule_that_refuses_changes_no_tags() {
         let mut quiet = |_| ();
         let mut options = options(&mut quiet);
         options.tag.name = name.map(str::to_owned);
-        let is_own: &dyn Fn(&ContentHash) -> bool = &|_| false;
-        Submission { root, directory: Vec::new(), is_own, rules, options }.run(&workshop.open(), now())
+        let all = vec![Submission { root, directory: Vec::new(), is_own: &|_| false }];
+        Submissions { all, rules, options }.run(&workshop.open(), now()).unwrap().remove(0)
     };
-    let refuse = |next: Option<(&ContentHash, u64)>| {
+    let refuse = |_: &[usize], next: Option<(&ContentHash, u64)>| {
         assert!(next.is_none(), "there is no new revision");
         Err(PublishError::Withdrawn("the lease has expired".into()))
     };
@@ -294,15 +314,86 @@ fn an_object_that_was_collected_meanwhile_is_noticed() {
     assert_eq!(workshop.open().head().revision(), 1);
 }
 
+#[test]
+fn submissions_of_several_directories_are_one_revision() {
+    let workshop = prepared();
+    let mine = folder(&[(".cvmfscatalog", ""), ("old", "mine"), ("deep/new", "mine")]);
+    let a = built(&workshop.open(), mine.path(), "/a");
+    let conflicting = built(&workshop.open(), folder(&[("old", "late")]).path(), "/b");
+    let theirs = folder(&[("old", "theirs")]);
+    publish(&workshop.open(), theirs.path(), "/b").unwrap();
+    let new = built(&workshop.open(), folder(&[("file", "new")]).path(), "/new");
+    let same = built(&workshop.open(), theirs.path(), "/b");
+    let asked = Mutex::new(Vec::new());
+    let ask = |places: &[usize], next: Option<(&ContentHash, u64)>| {
+        asked.lock().unwrap().push((places.to_vec(), next.unwrap().1));
+        Ok(())
+    };
+    let rules = SubmissionRules { before_head: &ask, ..ALLOW };
+    let all = [(a, "/a"), (conflicting, "/b"), (new, "/new"), (same, "/b")];
+    let results = submit_all(&workshop.open(), &all, rules);
+    let revision = |place: usize| results[place].as_ref().unwrap().report.revision;
+    assert_eq!((revision(0), revision(2)), (3, 3));
+    assert!(matches!(&results[1], Err(PublishError::Conflict { base: 1, head: 2, .. })), "{:?}", results[1]);
+    assert!(!results[3].as_ref().unwrap().report.published, "nothing has changed there");
+    assert_eq!(asked.into_inner().unwrap(), [(vec![0, 2], 3)]);
+    let counted = |place: usize| results[place].as_ref().unwrap().report.differences.added.files;
+    assert_eq!((counted(0), counted(2)), (1, 1));
+    let tree = workshop.check().tree;
+    let content = |path: &str| tree.get(path.as_bytes()).and_then(|entry| entry.sha256.clone());
+    let of = |text: &str| Some(esker_testkit::object::sha256(text.as_bytes()));
+    assert_eq!(
+        (content("/a/deep/new"), content("/new/file"), content("/b/old")),
+        (of("mine"), of("new"), of("theirs"))
+    );
+    assert_eq!(content("/a/gone"), None);
+}
+
+/// One below the other: the second one is a change of what the first one made.
+#[test]
+fn submissions_of_directories_that_overlap_are_not_joined() {
+    let workshop = prepared();
+    let whole = built(&workshop.open(), folder(&[("old", "whole")]).path(), "/b");
+    let part = built(&workshop.open(), folder(&[("file", "part")]).path(), "/b/part");
+    let results = submit_all(&workshop.open(), &[(whole, "/b"), (part, "/b/part")], ALLOW);
+    let revisions: Vec<_> = results.iter().map(|result| result.as_ref().unwrap().report.revision).collect();
+    assert_eq!(revisions, [2, 3]);
+    let findings = workshop.check();
+    findings.assert_clean();
+    assert!(
+        findings.tree.contains_key(b"/b/part/file".as_slice())
+            && !findings.tree.contains_key(b"/b/keep".as_slice())
+    );
+}
+
+#[test]
+fn a_submission_that_is_refused_holds_up_no_other_one() {
+    let workshop = prepared();
+    let roots =
+        ["/a", "/b", "/c"].map(|at| (built(&workshop.open(), folder(&[("file", at)]).path(), at), at));
+    let refuse = |places: &[usize], _: Option<(&ContentHash, u64)>| match places.contains(&1) {
+        true => Err(PublishError::Withdrawn("the lease has expired".into())),
+        false => Ok(()),
+    };
+    let rules = SubmissionRules { before_head: &refuse, ..ALLOW };
+    let results = submit_all(&workshop.open(), &roots, rules);
+    let revision = |place: usize| results[place].as_ref().unwrap().report.revision;
+    assert_eq!((revision(0), revision(2)), (2, 3));
+    assert_eq!(results[1].as_ref().unwrap_err().to_string(), "the lease has expired");
+    let tree = workshop.check().tree;
+    let has = |path: &str| tree.contains_key(path.as_bytes());
+    assert_eq!((has("/a/file"), has("/b/file"), has("/c/file")), (true, false, true));
+}
+
 /// Publishers on disjoint and overlapping directories, in any order of building and submitting: the tree is that of the accepted
 /// submissions one after the other.
 #[test]
 fn submissions_in_any_order_equal_their_serial_order() {
     const FILES: [&str; 4] = ["x", "y", "z/x", "z/y"];
     let step = (0..3_usize, prop::collection::vec((0..FILES.len(), 0..3_u8), 1..4));
-    let steps = prop::collection::vec((step, any::<bool>()), 2..6);
+    let steps = (prop::collection::vec((step, any::<bool>()), 2..6), any::<bool>());
     let mut runner = TestRunner::new(Config { cases: 24, ..Config::default() });
-    let outcome = runner.run(&steps, |steps| {
+    let outcome = runner.run(&steps, |(steps, together)| {
         let workshop = prepared();
         let model = RefCell::new(model_of(&workshop));
         let mut waiting: Vec<Waiting> = Vec::new();
@@ -326,10 +417,10 @@ fn submissions_in_any_order_equal_their_serial_order() {
             }
             waiting.push((directory, built(&repository, source.path(), name), changed));
             if submits {
-                accept_all(&workshop, &mut waiting, &model);
+                accept_all(&workshop, &mut waiting, &model, together);
             }
         }
-        accept_all(&workshop, &mut waiting, &model);
+        accept_all(&workshop, &mut waiting, &model, together);
         prop_assert_eq!(model_of(&workshop), model.into_inner());
         Ok(())
     });
@@ -341,11 +432,15 @@ type Tree = std::collections::BTreeMap<String, String>;
 /// Number of its directory, root catalog, and the files that it changes; none for a removed one.
 type Waiting = (usize, ContentHash, Vec<(String, Option<String>)>);
 
-/// Submits what is waiting; the model takes over what was accepted.
-fn accept_all(workshop: &Workshop, waiting: &mut Vec<Waiting>, model: &RefCell<Tree>) {
-    for (directory, root, changed) in waiting.drain(..) {
-        let directory = ["/a", "/b", "/c"][directory];
-        match submit(&workshop.open(), root, directory, ALLOW) {
+/// Submits what is waiting, together or one after the other; the model takes over what was accepted.
+fn accept_all(workshop: &Workshop, waiting: &mut Vec<Waiting>, model: &RefCell<Tree>, together: bool) {
+    let all: Vec<_> = waiting.iter().map(|(number, root, _)| (*root, ["/a", "/b", "/c"][*number])).collect();
+    let results = match together {
+        true => submit_all(&workshop.open(), &all, ALLOW),
+        false => all.iter().map(|(root, at)| submit(&workshop.open(), *root, at, ALLOW)).collect(),
+    };
+    for ((_, _, changed), result) in waiting.drain(..).zip(results) {
+        match result {
             Ok(_) => {
                 for (path, content) in changed {
                     match content {
