@@ -268,12 +268,6 @@ impl Storage {
         &self,
         objects: impl IntoIterator<Item = &'o ObjectName>,
     ) -> Result<Vec<ObjectName>, RepositoryError> {
-        let mut missing = Vec::new();
-        for object in objects {
-            if self.sink.len_of(object)?.is_none() {
-                missing.push(*object);
-            }
-        }
-        Ok(missing)
+        Ok(self.sink.missing(&objects.into_iter().copied().collect::<Vec<_>>())?)
     }
 }

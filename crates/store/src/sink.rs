@@ -100,6 +100,17 @@ pub trait Sink: StoredFiles {
     /// Returns the stored length of an object, whatever its bytes are; none if there is no such object.
     fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError>;
 
+    /// Returns those of some objects that are not stored, in their order.
+    fn missing(&self, names: &[ObjectName]) -> Result<Vec<ObjectName>, StoreError> {
+        let mut missing = Vec::new();
+        for name in names {
+            if self.len_of(name)?.is_none() {
+                missing.push(*name);
+            }
+        }
+        Ok(missing)
+    }
+
     /// Returns requests by which others store objects of these lengths, within a time and without credentials; none if the
     /// storage has no such requests.
     fn signed_puts(

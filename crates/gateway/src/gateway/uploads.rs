@@ -3,6 +3,7 @@
 //! A URL is for one object of a known length, and ends with the lease or before. Where the storage compares the bytes with the
 //! object's name, they are stored as that object; elsewhere as a file that is no object before the gateway has hashed it.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -120,22 +121,26 @@ impl Gateway {
         }
         let lease = self.open_lease(signer, token)?;
         let served = self.served(&lease.path.repository)?;
+        let sink = served.target.sink();
+        let lacking = sink.missing(names).map_err(IntakeError::Storage)?;
+        let lacked: BTreeSet<&ObjectName> = lacking.iter().collect();
+        for name in names.iter().filter(|name| !lacked.contains(name)) {
+            if let Some(grant) = self.granted.take(token, name) {
+                self.count(1, grant.len);
+            }
+        }
         let mut missing = Vec::new();
-        for name in names {
-            if !self.is_stored(token, served.target.sink(), name)? {
+        for name in &lacking {
+            if !self.take_staged(token, sink, name)? {
                 missing.push(*name);
             }
         }
         Ok(missing)
     }
 
-    fn is_stored(&self, token: &Token, sink: &dyn Sink, name: &ObjectName) -> Result<bool, IntakeError> {
-        if sink.len_of(name)?.is_some() {
-            if let Some(grant) = self.granted.take(token, name) {
-                self.count(1, grant.len);
-            }
-            return Ok(true);
-        }
+    /// Stores an object that its publisher has stored as a file which is none yet; returns false if there is no such file, or
+    /// another content.
+    fn take_staged(&self, token: &Token, sink: &dyn Sink, name: &ObjectName) -> Result<bool, IntakeError> {
         // A right stays while its URL may be used, so that its bytes are not counted again.
         let Some(Grant { len, staged: Some(path) }) = self.granted.get(token, name) else { return Ok(false) };
         let mut bytes = LargeWriter::new(&self.options.temporary, len);

@@ -9,6 +9,7 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_object_storage::{Environment, StorageSettings, StorageUrl, open_storage};
 use esker_store::{Cause, Locking, Put, RealDisk, Sink, StorageProblem, StoreError, Swap};
 use esker_testkit::s3::{BUCKET, Conditions, S3Fault, S3Rule, S3Server};
+use esker_testkit::waiting::Pace;
 use esker_testkit::web::{Authority, Web};
 
 pub(crate) const HEAD: &str = ".cvmfspublished";
@@ -44,6 +45,32 @@ fn problem(error: &StoreError) -> &StorageProblem {
         Cause::Bucket { problem, .. } => problem,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn missing_objects_are_found_by_requests_at_once() {
+    let server = S3Server::start();
+    let sink = sink(&server);
+    let objects: Vec<_> = (0..60).map(object).collect();
+    for (name, bytes) in objects.iter().step_by(2) {
+        sink.put(name, bytes).unwrap();
+    }
+    sink.flush().unwrap();
+    let names: Vec<_> = objects.iter().map(|(name, _)| *name).collect();
+    let absent: Vec<_> = names.iter().skip(1).step_by(2).copied().collect();
+    assert_eq!(sink.missing(&names).unwrap(), absent);
+    // The first question waits for the last one.
+    let (first, last) = (key(&names[0]), key(&names[StorageSettings::CONNECTIONS - 1]));
+    let held =
+        server.fault(move |request| request.method == "HEAD" && request.key == first, S3Fault::NoAnswer);
+    let waiting = std::thread::spawn(move || sink.missing(&names).is_err());
+    let is_asked = || {
+        server.requests().iter().filter(|request| request.method == "HEAD" && request.key == last).count() > 1
+    };
+    assert!(Pace::LOOK.until(std::time::Duration::from_secs(60), is_asked), "one after the other");
+    assert!(held.hits() > 0);
+    drop(server);
+    assert!(waiting.join().unwrap());
 }
 
 #[test]

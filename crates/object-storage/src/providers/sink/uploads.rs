@@ -55,6 +55,11 @@ impl Uploads {
         Self { state: Mutex::default(), changed: Condvar::new(), at_once }
     }
 
+    /// Returns the number of requests at once.
+    pub(super) fn at_once(&self) -> usize {
+        self.at_once
+    }
+
     /// Waits for room, and counts an upload that begins; none if the object is under way.
     pub(super) fn begin(
         uploads: &Arc<Self>,
