@@ -39,7 +39,7 @@ use crate::progress::Phase;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions};
 use crate::revived_objects::revived_objects;
-use crate::submissions::CommitRules;
+use crate::submission_rules::CommitRules;
 
 use prepared::Prepared;
 

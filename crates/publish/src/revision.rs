@@ -36,7 +36,7 @@ use crate::report::Report;
 use crate::shrink::Shrink;
 use crate::snapshots;
 use crate::source::Source;
-use crate::submissions::CommitRules;
+use crate::submission_rules::CommitRules;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;

@@ -24,11 +24,7 @@ use crate::plan::Differences;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions};
 use crate::submission::{Compared, Submission, Submitted};
-
-/// Function that is called before each attempt to replace the head, with the places of the submissions in their list, and the root
-/// catalog and the number of the new revision, or none if only tags change; an error ends the commit with nothing published.
-pub type BeforeHead<'r> =
-    dyn Fn(&[usize], Option<(&ContentHash, u64)>) -> Result<(), PublishError> + Sync + 'r;
+use crate::submission_rules::{CommitRules, SubmissionRules};
 
 /// Submissions that are published at the same time.
 pub struct Submissions<'r> {
@@ -38,25 +34,6 @@ pub struct Submissions<'r> {
     pub rules: SubmissionRules<'r>,
     /// Options of their commits.
     pub options: PublishOptions<'r>,
-}
-
-/// Rules of the commit of submissions beside that of other publishers.
-#[derive(Clone, Copy)]
-pub struct SubmissionRules<'r> {
-    /// Called before each attempt to replace the head.
-    pub before_head: &'r BeforeHead<'r>,
-    /// Tags that are removed with the commit.
-    pub removed_tags: &'r [String],
-    /// Time before which automatic tags are removed.
-    pub tags_before: Option<UnixTime>,
-}
-
-/// Rules of the commit of some submissions.
-#[derive(Clone, Copy)]
-pub(crate) struct CommitRules<'r> {
-    pub(crate) rules: SubmissionRules<'r>,
-    /// Places of these submissions in their list.
-    pub(crate) places: &'r [usize],
 }
 
 impl Submissions<'_> {
