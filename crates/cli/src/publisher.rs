@@ -27,7 +27,7 @@ use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_gateway::Session;
-use esker_maintain::{ServerConf, remembered_spool};
+use esker_maintain::{Collected, ServerConf, remembered_spool};
 use esker_publish::{Filter, Progress, PublishError, PublishOptions, Report, Shrink, TagRequest};
 use esker_repository::{
     KeyFolder, RememberedGateway, RememberedStorage, ReplicaState, Repository, RepositoryError,
@@ -44,7 +44,7 @@ pub(crate) use branch::BranchArgs;
 pub(crate) use collect::collect_progress;
 pub(crate) use failure::of_operation;
 pub(crate) use gateway::{GatewayArgs, LeaseArgs, end_lease};
-pub(crate) use hooks::Hooked;
+pub(crate) use hooks::{HookFacts, Hooked};
 pub(crate) use interrupt::{Interrupt, Woken};
 pub(crate) use lock::LockArgs;
 pub(crate) use master::MasterArgs;
@@ -326,6 +326,17 @@ impl Place {
     }
 }
 
+/// A publish by a command: what it is made to.
+pub(crate) struct Publishing<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) repository: &'a Repository,
+    pub(crate) interrupt: &'a Interrupt,
+    /// Directory of the repository that changes, if it is one.
+    pub(crate) path: Option<&'a Path>,
+    /// Id of the transaction whose changes are published.
+    pub(crate) transaction: Option<&'a str>,
+}
+
 /// Options of publishing commands.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct PublishingArgs<S: clap::Args = SourceArgs> {
@@ -391,33 +402,52 @@ impl<S: SourceOptions> PublishingArgs<S> {
     /// Publishes with `work`, shows progress, prints the report, and collects if that is due.
     pub(crate) fn publish(
         &self,
-        place: &Place,
-        repository: &Repository,
-        interrupt: &Interrupt,
+        of: &Publishing<'_>,
         work: impl FnOnce(PublishOptions<'_>) -> Result<Report, PublishError>,
         what: &str,
     ) -> Result<(), Failure> {
+        let report = self.publish_quietly(of, work, what)?;
+        self.print(of, &report)
+    }
+
+    /// Publishes with `work` and shows progress.
+    pub(crate) fn publish_quietly(
+        &self,
+        of: &Publishing<'_>,
+        work: impl FnOnce(PublishOptions<'_>) -> Result<Report, PublishError>,
+        what: &str,
+    ) -> Result<Report, Failure> {
+        let (root, name) = (&of.place.root, of.place.name.as_str());
+        let path = of.path.map(Path::as_os_str);
+        let facts = HookFacts { tag: self.tag.as_deref(), revision: None, transaction: of.transaction, path };
         if !self.dry_run {
-            Hooked::Publish.before(&place.root, place.name.as_str())?;
+            Hooked::Publish.before(root, name, facts)?;
         }
-        let report = self.work(place, interrupt, work, what)?;
-        if self.dry_run {
-            return report::print(&report, None, true, self.json);
+        let report = self.work(of.place, of.interrupt, work, what)?;
+        if !self.dry_run {
+            let revision = Some(report.revision);
+            Hooked::Publish.after(root, name, HookFacts { tag: report.tag.as_deref(), revision, ..facts });
         }
-        Hooked::Publish.after(&place.root, place.name.as_str());
-        let has_keys = repository.gateway().is_none();
-        let is_due = report.published && has_keys && collect::is_due(repository);
-        if !self.json || !is_due {
-            report::print(&report, None, false, self.json)?;
+        Ok(report)
+    }
+
+    /// Prints the report of a publish, and collects if that is due.
+    pub(crate) fn print(&self, of: &Publishing<'_>, report: &Report) -> Result<(), Failure> {
+        let print = |collected: Option<&Collected>| {
+            report::print(report, (of.transaction, collected), self.dry_run, self.json)
+        };
+        let is_due = report.published && of.repository.gateway().is_none() && collect::is_due(of.repository);
+        if self.dry_run || !is_due {
+            return print(None);
         }
-        if is_due {
-            let collected = collect::run(repository, interrupt, self.jobs.count(), self.quiet);
-            match self.json {
-                true => report::print(&report, collected.as_ref(), false, true)?,
-                false => collected.iter().try_for_each(report::print_collected)?,
-            }
+        // The reader of the report may be gone: that is no reason not to collect.
+        let printed = if self.json { Ok(()) } else { print(None) };
+        let collected = collect::run(of.repository, of.interrupt, self.jobs.count(), self.quiet);
+        printed?;
+        match self.json {
+            true => print(collected.as_ref()),
+            false => collected.iter().try_for_each(report::print_collected),
         }
-        Ok(())
     }
 
     /// Does `work` and shows its progress.

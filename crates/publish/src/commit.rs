@@ -58,6 +58,11 @@ pub struct TagRequest {
 }
 
 impl TagRequest {
+    /// Fails if a revision can't get the tag, as it would be now.
+    pub fn check(&self, repository: &Repository, now: UnixTime) -> Result<(), PublishError> {
+        check_tag(repository, self, now).map(drop)
+    }
+
     /// Returns the name of the branch.
     fn branch_name(&self) -> &str {
         self.branch.as_ref().map_or(DEFAULT_BRANCH, |branch| &branch.name)

@@ -8,7 +8,9 @@ use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};
 use crate::mounting::run_mounted::take_signals;
 use crate::process::limits::OpenFiles;
-use crate::publisher::{BranchArgs, GatewayArgs, Interrupt, LeaseArgs, NamedArgs, PublishingArgs, now};
+use crate::publisher::{
+    BranchArgs, GatewayArgs, Interrupt, LeaseArgs, NamedArgs, Publishing, PublishingArgs, now,
+};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -119,5 +121,7 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
             false => ingest.run(&repository, now()),
         }
     };
-    how.publish(&place, &repository, &interrupt, work, what).map(|()| ExitCode::SUCCESS)
+    let (place, repository, interrupt) = (&place, &repository, &interrupt);
+    let of = Publishing { place, repository, interrupt, path: Some(&args.to), transaction: None };
+    how.publish(&of, work, what).map(|()| ExitCode::SUCCESS)
 }

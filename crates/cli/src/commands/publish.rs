@@ -3,7 +3,9 @@ use std::path::PathBuf;
 use esker_publish::{Publish, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{BranchArgs, GatewayArgs, Interrupt, LeaseArgs, NamedArgs, PublishingArgs, now};
+use crate::publisher::{
+    BranchArgs, GatewayArgs, Interrupt, LeaseArgs, NamedArgs, Publishing, PublishingArgs, now,
+};
 use crate::settings::Settings;
 
 /// Publishes a folder: makes a repository, or a directory of it, equal to the folder.
@@ -44,7 +46,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         return Err(Failure::failed(what).hint("name a folder; archives are for `esker ingest`"));
     }
     let how = &args.how;
-    let (source, target) = (args.source, args.to.into_os_string().into_vec());
+    let (source, target) = (args.source, args.to.clone().into_os_string().into_vec());
     let (paths, take_over) = (std::slice::from_ref(&target), args.gateway.take_over);
     let session = how.lease(&place, LeaseArgs { paths, token: None, take_over })?;
     let repository = how.open(&place, session.as_ref(), &interrupt)?;
@@ -56,5 +58,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             false => publish.run(&repository, now()),
         }
     };
-    how.publish(&place, &repository, &interrupt, work, "was not published")
+    let (place, repository, interrupt) = (&place, &repository, &interrupt);
+    let of = Publishing { place, repository, interrupt, path: Some(&args.to), transaction: None };
+    how.publish(&of, work, "was not published")
 }

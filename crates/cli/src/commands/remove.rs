@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use esker_publish::{PublishOptions, RemovePaths};
 
 use crate::error::Failure;
-use crate::publisher::{GatewayArgs, Interrupt, LeaseArgs, NamedArgs, NoSource, PublishingArgs, now};
+use crate::publisher::{
+    GatewayArgs, Interrupt, LeaseArgs, NamedArgs, NoSource, Publishing, PublishingArgs, now,
+};
 use crate::settings::Settings;
 
 /// Removes files and directories of a repository, and publishes it without them.
@@ -48,5 +50,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             false => removal.run(&repository, now()),
         }
     };
-    how.publish(&place, &repository, &interrupt, work, "was not changed")
+    let (place, repository, interrupt) = (&place, &repository, &interrupt);
+    let of = Publishing { place, repository, interrupt, path: None, transaction: None };
+    how.publish(&of, work, "was not changed")
 }

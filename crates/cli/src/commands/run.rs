@@ -111,6 +111,7 @@ pub(crate) fn run(
         replay: !args.view.no_prefetch,
         writable: None,
         environment: Vec::new(),
+        output_to_stderr: false,
     };
     let at_colon = |failure| urls.iter().fold(failure, |failure, url| hint_at_colon(url, failure));
     let (ending, ()) = mounted_run.run(to_mount, forwarding, |_| (), |_| ()).map_err(at_colon)?;

@@ -42,6 +42,8 @@ pub(crate) struct MountedRun<'a> {
     pub(crate) writable: Option<Writable>,
     /// Variables of the command's environment beside those of this process.
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// True if standard output of the command is standard error of this process.
+    pub(crate) output_to_stderr: bool,
 }
 
 /// Starts forwarding signals to the command. Must be called first: a signal must be delivered to the forwarding
@@ -94,6 +96,9 @@ impl MountedRun<'_> {
         before(first);
         let mut launcher = Command::new("/proc/self/exe");
         launcher.arg0("esker").arg(CHILD).envs(self.environment);
+        if self.output_to_stderr {
+            launcher.stdout(std::io::stderr());
+        }
         let failed = |error: RunError| of_run(&error);
         let mut parent =
             Parent::start(launcher, points, self.command, self.files.before, forwarding).map_err(failed)?;

@@ -1,5 +1,6 @@
 //! Executables that a repository runs before and after its commands.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +19,23 @@ pub(crate) enum Hooked {
     Transaction,
     Publish,
     Abort,
+    /// `esker rollback` and `esker undo`.
+    Rollback,
+    /// `esker tag add`, `move` and `remove`.
+    Tag,
+}
+
+/// Facts for a hook beside the name of the repository. It gets them in its environment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HookFacts<'a> {
+    /// Tag that is named for the revision, or that is changed.
+    pub(crate) tag: Option<&'a str>,
+    /// Revision that is published.
+    pub(crate) revision: Option<u64>,
+    /// Id of the transaction.
+    pub(crate) transaction: Option<&'a str>,
+    /// Directory of the repository that changes.
+    pub(crate) path: Option<&'a OsStr>,
 }
 
 impl Hooked {
@@ -26,12 +44,14 @@ impl Hooked {
             Hooked::Transaction => "transaction",
             Hooked::Publish => "publish",
             Hooked::Abort => "abort",
+            Hooked::Rollback => "rollback",
+            Hooked::Tag => "tag",
         }
     }
 
     /// Runs the hook before the command; if it fails, the command must end.
-    pub(crate) fn before(self, repository: &Path, name: &str) -> Result<(), Failure> {
-        match run(repository, &format!("{}-before", self.name()), name) {
+    pub(crate) fn before(self, repository: &Path, name: &str, facts: HookFacts<'_>) -> Result<(), Failure> {
+        match run(repository, &format!("{}-before", self.name()), name, facts) {
             Ok(()) => Ok(()),
             Err((path, reason)) => {
                 Err(Failure::failed(format!("{name}: the hook {} {reason}", path.display()))
@@ -41,15 +61,15 @@ impl Hooked {
     }
 
     /// Runs the hook after the command, which is done; a failure is a warning.
-    pub(crate) fn after(self, repository: &Path, name: &str) {
-        if let Err((path, reason)) = run(repository, &format!("{}-after", self.name()), name) {
+    pub(crate) fn after(self, repository: &Path, name: &str, facts: HookFacts<'_>) {
+        if let Err((path, reason)) = run(repository, &format!("{}-after", self.name()), name, facts) {
             warn(Some(&format!("the hook {} {reason}", path.display())));
         }
     }
 }
 
 /// Runs a hook with the name of the repository as its argument, if it is there and may be executed.
-fn run(repository: &Path, hook: &str, name: &str) -> Result<(), (PathBuf, String)> {
+fn run(repository: &Path, hook: &str, name: &str, facts: HookFacts<'_>) -> Result<(), (PathBuf, String)> {
     let path = repository.join(FOLDER).join(hook);
     let is_executable = |facts: std::fs::Metadata| facts.is_file() && facts.permissions().mode() & 0o111 != 0;
     if !std::fs::metadata(&path).is_ok_and(is_executable) {
@@ -67,6 +87,21 @@ fn run(repository: &Path, hook: &str, name: &str) -> Result<(), (PathBuf, String
         Err(error) => return Err((path, format!("can't be looked at: {error}"))),
     }
     let mut command = Command::new(&path);
+    let revision = facts.revision.map(|number| number.to_string());
+    for (variable, value) in [
+        ("ESKER_REPOSITORY", Some(OsStr::new(name))),
+        ("ESKER_TAG", facts.tag.map(OsStr::new)),
+        ("ESKER_REVISION", revision.as_deref().map(OsStr::new)),
+        ("ESKER_TRANSACTION", facts.transaction.map(OsStr::new)),
+        ("ESKER_PATH", facts.path),
+    ] {
+        match value {
+            Some(value) => command.env(variable, value),
+            None => command.env_remove(variable),
+        };
+    }
+    // What a hook prints is no part of the report.
+    command.stdout(std::io::stderr());
     give_signals_back(command.arg(name));
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -93,14 +128,20 @@ mod tests {
         let mode =
             |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
         let runs = || fs::read_to_string(&told).unwrap_or_default().lines().count();
-        Hooked::Publish.before(repository.path(), "a.test").expect("a hook of this user");
+        Hooked::Publish
+            .before(repository.path(), "a.test", HookFacts::default())
+            .expect("a hook of this user");
         assert_eq!(runs(), 1);
         mode(&folder, 0o777);
-        let refused = Hooked::Publish.before(repository.path(), "a.test").expect_err("a folder of all users");
+        let refused = Hooked::Publish
+            .before(repository.path(), "a.test", HookFacts::default())
+            .expect_err("a folder of all users");
         assert!(format!("{refused:?}").contains(".esker/hooks"), "{refused:?}");
         mode(&folder, 0o755);
         mode(&hook, 0o777);
-        Hooked::Publish.before(repository.path(), "a.test").expect_err("a hook of all users");
+        Hooked::Publish
+            .before(repository.path(), "a.test", HookFacts::default())
+            .expect_err("a hook of all users");
         assert_eq!(runs(), 1, "it ran");
     }
 }

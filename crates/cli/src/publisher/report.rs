@@ -14,10 +14,10 @@ const NAMED_MAX: usize = 10;
 
 /// Prints the report of a publish.
 ///
-/// The JSON has the result of a collect after it, too.
+/// The JSON has the id of the transaction and the result of a collect after the publish, too.
 pub(super) fn print(
     report: &Report,
-    collected: Option<&Collected>,
+    (transaction, collected): (Option<&str>, Option<&Collected>),
     dry_run: bool,
     json: bool,
 ) -> Result<(), Failure> {
@@ -28,9 +28,11 @@ pub(super) fn print(
             #[serde(flatten)]
             report: &'r Report,
             #[serde(skip_serializing_if = "Option::is_none")]
+            transaction: Option<&'r str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
             collected: Option<&'r Collected>,
         }
-        out.json(&Whole { report, collected })?;
+        out.json(&Whole { report, transaction, collected })?;
         return out.finish();
     }
     let differences = &report.differences;

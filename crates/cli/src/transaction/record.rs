@@ -1,9 +1,13 @@
 //! Record of a transaction.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use esker_repository::BranchRequest;
+use esker_run::Ending;
 use serde::{Deserialize, Serialize};
+
+use crate::publisher::{HookFacts, PublishingArgs};
 
 /// End of the command of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +17,15 @@ pub(crate) enum Outcome {
     Code(u8),
     /// Killed by a signal.
     Signal(i32),
+}
+
+impl From<Ending> for Outcome {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Code(code) => Self::Code(code),
+            Ending::Signal(signal) => Self::Signal(signal),
+        }
+    }
 }
 
 impl Outcome {
@@ -79,6 +92,12 @@ pub(crate) struct Record {
     /// The branch that is published on; none for the one of the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) branch: Option<OnBranch>,
+    /// Tag for the revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tag: Option<String>,
+    /// Description of the revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<String>,
     /// The command; empty for a shell.
     pub(crate) command: Vec<String>,
     /// Owner that the tree shows for every entry; none if it shows the published ones.
@@ -87,6 +106,24 @@ pub(crate) struct Record {
     pub(crate) started: i64,
     /// Result of the last command; `None` while it runs.
     pub(crate) outcome: Option<Outcome>,
+}
+
+impl Record {
+    /// Returns options of a publish with the tag and the message that the transaction was given before.
+    pub(crate) fn with_words(&self, how: &PublishingArgs) -> PublishingArgs {
+        let (tag, message) = (how.tag.clone(), how.message.clone());
+        PublishingArgs {
+            tag: tag.or_else(|| self.tag.clone()),
+            message: message.or_else(|| self.message.clone()),
+            ..how.clone()
+        }
+    }
+
+    /// Returns what hooks are told.
+    pub(crate) fn hook_facts<'r>(&'r self, id: &'r str) -> HookFacts<'r> {
+        let path = Some(OsStr::new(&self.path));
+        HookFacts { tag: self.tag.as_deref(), revision: None, transaction: Some(id), path }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

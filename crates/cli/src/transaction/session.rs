@@ -9,7 +9,7 @@ use esker_repository::{KeyFolder, RememberedGateway};
 use esker_run::{Ending, Forwarding, Writable};
 use esker_view::{Pin, ViewOptions};
 
-use super::{Outcome, Transaction};
+use super::Transaction;
 use crate::error::{Context as _, Failure, Kind, chain};
 use crate::mounting::open::{session_options, view_options};
 use crate::mounting::run_mounted::{MountedRun, ToMount};
@@ -28,6 +28,8 @@ pub(crate) struct RunningCommand<'a> {
     pub(crate) command: Vec<OsString>,
     pub(crate) settings: &'a Settings,
     pub(crate) files: OpenFiles,
+    /// True if the output of this process is JSON, which that of the command must not mix with.
+    pub(crate) json: bool,
 }
 
 impl RunningCommand<'_> {
@@ -71,13 +73,11 @@ impl RunningCommand<'_> {
             replay: false,
             writable: Some(Writable { upper: upper_folder, work, directory }),
             environment: vec![(VARIABLE, self.transaction.id.clone())],
+            output_to_stderr: self.json,
         };
         self.transaction.note(None);
         let (ending, ()) = mounted_run.run(vec![ToMount { checked, push }], forwarding, |_| (), |_| ())?;
-        self.transaction.note(Some(match ending {
-            Ending::Code(code) => Outcome::Code(code),
-            Ending::Signal(signal) => Outcome::Signal(signal),
-        }));
+        self.transaction.note(Some(ending.into()));
         Ok(ending)
     }
 }

@@ -3,6 +3,8 @@
 mod attributes;
 mod conflicts;
 mod directory;
+mod endings;
+mod hooks;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -14,7 +16,7 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_maintain::Resign;
 use esker_repository::KeyFolder;
-use esker_testkit::{programs, skip};
+use esker_testkit::skip;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -411,71 +413,6 @@ fn a_transaction_is_published_on_top_of_another_or_kept_in_conflict() {
     printed(&mut publisher.call(&["publish", &ids[2], "--quiet"]));
     assert_eq!(publisher.reads("cat g; ls"), "1\nd\ng\none\nthree\n");
     assert_eq!(publisher.list().len(), 1);
-}
-
-/// Hooks run before and after; one that fails before stops the command.
-#[test]
-fn hooks_run_and_stop_what_they_come_before() {
-    let publisher = Publisher::new(TestUser::ordinary());
-    let folder = Path::new(&publisher.workshop.home("storage")).join(NAME).join(".esker/hooks");
-    let log = publisher.workshop.home("log");
-    let person = publisher.workshop.world.person;
-    let write = |name: &str, text: &str| {
-        person.does(|| fs::create_dir_all(&folder)).expect("a folder");
-        programs::write(person.command("sh"), &folder.join(name), &format!("#!/bin/sh\n{text}\n"));
-    };
-    for name in [
-        "transaction-before",
-        "transaction-after",
-        "publish-before",
-        "publish-after",
-        "abort-before",
-        "abort-after",
-    ] {
-        write(name, &format!("echo {name} $1 >>{log}"));
-    }
-    printed(&mut publisher.begin(&[], "touch new"));
-    printed(&mut publisher.begin(&["--keep"], "touch other"));
-    printed(&mut publisher.call(&["abort", NAME]));
-    let said = fs::read_to_string(&log).expect("a log");
-    let expected = [
-        "transaction-before",
-        "transaction-after",
-        "publish-before",
-        "publish-after",
-        "transaction-before",
-        "transaction-after",
-        "abort-before",
-        "abort-after",
-    ];
-    assert_eq!(said, expected.map(|name| format!("{name} {NAME}\n")).concat());
-    write("publish-before", "exit 1");
-    let text = complaint(&mut publisher.begin(&[], "touch more"), 1);
-    assert!(text.contains("publish-before") && text.contains("is kept"), "{text}");
-    assert_eq!(publisher.revision(), 2);
-    write("transaction-before", "exit 1");
-    let text = complaint(&mut publisher.begin(&[], "touch more"), 1);
-    assert!(text.contains("transaction-before"), "{text}");
-}
-
-/// Hooks and signers block no signal that esker takes, so that Ctrl-C ends them.
-#[test]
-fn hooks_and_signers_get_signals() {
-    let publisher = Publisher::new(TestUser::ordinary());
-    let workshop = &publisher.workshop;
-    let hook = Path::new(&workshop.home("storage")).join(NAME).join(".esker/hooks/publish-before");
-    let log = workshop.home("log");
-    let tell = format!("grep ^SigBlk: /proc/self/status >>{log}");
-    let person = workshop.world.person;
-    person.does(|| fs::create_dir_all(hook.parent().expect("a folder"))).expect("a folder");
-    programs::write(person.command("sh"), &hook, &format!("#!/bin/sh\n{tell}\n"));
-    person.does(|| fs::write(Path::new(&workshop.tree()).join("new"), "")).expect("a file");
-    let signer = format!("{tell}; echo refused >&2; exit 1");
-    let output = workshop.esker(&["publish", NAME, &workshop.tree(), "--signer", &signer]);
-    assert!(!output.status.success() && words(&output).contains("refused"), "{}", words(&output));
-    let told = fs::read_to_string(&log).expect("a log");
-    let blocked: Vec<_> = told.lines().map(|line| line.trim_start_matches("SigBlk:").trim()).collect();
-    assert_eq!(blocked, ["0000000000000000"; 2]);
 }
 
 /// A transaction on a branch is published there, at once or after it was kept, also if the tag that it began at moved.

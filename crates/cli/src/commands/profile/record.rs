@@ -80,6 +80,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         replay: false,
         writable: None,
         environment: Vec::new(),
+        output_to_stderr: false,
     };
     let recorder = Arc::new(Recorder::new());
     let (recorded_at, theirs) = (now(), recorder.clone());

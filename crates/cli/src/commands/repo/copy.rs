@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use esker_publish::{CopyTree, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{Interrupt, NamedArgs, NoSource, PublishingArgs, now};
+use crate::publisher::{Interrupt, NamedArgs, NoSource, Publishing, PublishingArgs, now};
 use crate::settings::Settings;
 
 /// Copies a directory inside a repository without reading its content, and publishes the copy.
@@ -35,7 +35,7 @@ pub(super) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let place = args.named.place(settings)?;
     let how = &args.how;
     let repository = how.open(&place, None, &interrupt)?;
-    let [from, to] = [args.from, args.to].map(|path| path.into_os_string().into_vec());
+    let [from, to] = [&args.from, &args.to].map(|path| path.clone().into_os_string().into_vec());
     let work = |options: PublishOptions<'_>| {
         let mut copy = CopyTree { from, to, options };
         match how.dry_run {
@@ -43,5 +43,7 @@ pub(super) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             false => copy.run(&repository, now()),
         }
     };
-    how.publish(&place, &repository, &interrupt, work, "was not changed")
+    let (place, repository, interrupt) = (&place, &repository, &interrupt);
+    let of = Publishing { place, repository, interrupt, path: Some(&args.to), transaction: None };
+    how.publish(&of, work, "was not changed")
 }

@@ -1,12 +1,16 @@
+use std::path::Path;
 use std::sync::Arc;
 
 use esker_gateway::Session;
-use esker_publish::{PublishOptions, PublishUpper, Upper};
+use esker_publish::{PublishOptions, PublishUpper, Report, Upper};
+use esker_repository::Repository;
 use esker_store::FileLock;
 
 use crate::error::Failure;
 use crate::output::{Output, tell};
-use crate::publisher::{Hooked, Interrupt, LeaseArgs, Place, PublisherArgs, PublishingArgs, end_lease, now};
+use crate::publisher::{
+    Hooked, Interrupt, LeaseArgs, Place, PublisherArgs, Publishing, PublishingArgs, end_lease, now,
+};
 use crate::settings::Settings;
 use crate::transaction::{OnBranch, Record, Transaction, Transactions};
 
@@ -70,23 +74,41 @@ pub(super) fn commit(
     settings: &Settings,
 ) -> Result<(), Failure> {
     let kept = |failure: Failure| failure.hint_first(is_kept(&transaction.id));
-    try_commit(&transaction, (how, choices), interrupt, settings).map_err(kept)?;
-    if how.dry_run {
-        return Ok(());
+    let committed = try_commit(&transaction, (how, choices), interrupt, settings).map_err(kept)?;
+    let (id, mut removed) = (transaction.id.clone(), Ok(()));
+    if !how.dry_run {
+        transaction.release_base();
+        removed = transaction.remove(lock);
     }
-    transaction.release_base();
-    transaction.remove(lock)
+    // Last, because the reader of the report may be gone.
+    committed.print(how, &id, interrupt).and(removed)
 }
 
-/// Publishes a transaction, or prints what would be published.
+/// A transaction that was published, or that would be.
+pub(super) struct Committed {
+    place: Place,
+    repository: Repository,
+    report: Report,
+}
+
+impl Committed {
+    pub(super) fn print(&self, how: &PublishingArgs, id: &str, interrupt: &Interrupt) -> Result<(), Failure> {
+        let Self { place, repository, report } = self;
+        let of = Publishing { place, repository, interrupt, path: None, transaction: Some(id) };
+        how.print(&of, report)
+    }
+}
+
+/// Publishes a transaction, or computes what would be published.
 pub(super) fn try_commit(
     transaction: &Transaction,
     (how, choices): (&PublishingArgs, &ChoiceArgs),
     interrupt: &Interrupt,
     settings: &Settings,
-) -> Result<(), Failure> {
+) -> Result<Committed, Failure> {
     let choices = choices.choices()?;
     let record = transaction.record()?;
+    let how = &record.with_words(how);
     let place = place_of(record, settings)?;
     let session = lease(transaction, &place, how)?;
     let repository = how.open(&place, session.as_ref(), interrupt)?;
@@ -99,10 +121,18 @@ pub(super) fn try_commit(
             false => publish.run(&repository, now()),
         }
     };
-    how.publish(&place, &repository, interrupt, work, "was not changed")?;
+    let path = Some(Path::new(&record.path));
+    let of = Publishing {
+        place: &place,
+        repository: &repository,
+        interrupt,
+        path,
+        transaction: Some(&transaction.id),
+    };
+    let report = how.publish_quietly(&of, work, "was not changed")?;
     // The lease ended with the commit, unless there was nothing to publish.
     session.iter().for_each(|session| session.keep(false));
-    Ok(())
+    Ok(Committed { place, repository, report })
 }
 
 /// Returns the repository of a transaction.
@@ -131,18 +161,18 @@ pub(super) fn abort(args: &AbortArgs, transactions: &Transactions) -> Result<(),
     let transaction = transactions.find(&args.transaction)?;
     let lock = transaction.take()?;
     let text = format!("transaction {} was dropped", transaction.id);
-    let of =
-        transaction.record.as_ref().ok().map(|record| (record.storage.clone(), record.repository.clone()));
-    if let Some((storage, name)) = &of {
-        Hooked::Abort.before(storage, name)?;
+    let (id, of) = (transaction.id.clone(), transaction.record.as_ref().ok().cloned());
+    let facts = of.as_ref().map(|record| record.hook_facts(&id)).unwrap_or_default();
+    if let Some(Record { storage, repository, .. }) = &of {
+        Hooked::Abort.before(storage, repository, facts)?;
     }
     let token = transaction.lease();
     transaction.remove(lock)?;
-    if let (Some((storage, _)), Some(token)) = (&of, token) {
-        end_lease(storage, &token);
+    if let (Some(record), Some(token)) = (&of, token) {
+        end_lease(&record.storage, &token);
     }
-    if let Some((storage, name)) = &of {
-        Hooked::Abort.after(storage, name);
+    if let Some(Record { storage, repository, .. }) = &of {
+        Hooked::Abort.after(storage, repository, facts);
     }
     let mut out = Output::new();
     out.line(text)?;

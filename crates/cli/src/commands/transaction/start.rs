@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,18 +7,19 @@ use std::sync::Arc;
 
 use esker_format::object::ObjectName;
 use esker_gateway::Session;
-use esker_publish::{BaseRevision, CopyTree, PublishOptions, Staged};
+use esker_publish::{BaseRevision, CopyTree, PublishOptions, Staged, TagRequest};
 use esker_repository::{BranchRequest, Repository, published::Published};
 use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
+use serde_json::json;
 
 use crate::error::{Failure, warn};
 use crate::mounting::run_mounted::{end_as, take_signals};
 use crate::output::{Output, tell};
 use crate::process::limits::OpenFiles;
-use crate::publisher::{Hooked, Interrupt, LeaseArgs, Place, PublishingArgs, now, of_operation};
+use crate::publisher::{HookFacts, Hooked, Interrupt, LeaseArgs, Place, PublishingArgs, now, of_operation};
 use crate::settings::Settings;
-use crate::transaction::{OnBranch, Origin, Record, RunningCommand, Transaction, Transactions};
+use crate::transaction::{OnBranch, Origin, Outcome, Record, RunningCommand, Transaction, Transactions};
 
 use super::choices::ChoiceArgs;
 use super::finish::{commit, is_kept, lease, place_of, try_commit};
@@ -92,6 +93,13 @@ pub(super) fn run(
     let (paths, take_over) = (&[path.clone().into_bytes()], args.gateway.take_over);
     let session = how.lease(&place, LeaseArgs { paths, token: None, take_over })?;
     let repository = how.open(&place, session.as_ref(), &interrupt)?;
+    if how.tag.is_some() || how.message.is_some() && branch.is_none() {
+        let description = how.message.clone().unwrap_or_default();
+        let tag = TagRequest { name: how.tag.clone(), description, branch: branch.clone() };
+        let checked = tag.check(&repository, now());
+        checked
+            .map_err(|error| of_operation(&format!("can't begin a transaction of {}", place.name), &error))?;
+    }
     let (base, origin, stored) = match (&args.template[..], &branch) {
         ([from, to], _) => template(how, &place, &repository, &interrupt, (from, to), &path)?,
         (_, None) => (BaseRevision::published(&repository), None, BTreeSet::new()),
@@ -104,7 +112,7 @@ pub(super) fn run(
     };
     check_directory(&repository, &base, &path, args.create)?;
     drop(repository);
-    let begin = Begin { place: &place, base, origin, stored, path, branch, transactions, settings };
+    let begin = Begin { place: &place, how, base, origin, stored, path, branch, transactions, settings };
     let (transaction, lock) = begin.transaction(&command, session.as_deref())?;
     let choices = ChoiceArgs::default();
     Run { transaction, lock, session, command, how, choices, keep, settings, files }
@@ -169,6 +177,7 @@ fn inner_path_bytes(path: &Path) -> Vec<u8> {
 /// Inputs of a new transaction.
 struct Begin<'a> {
     place: &'a Place,
+    how: &'a PublishingArgs,
     base: BaseRevision,
     origin: Option<BaseRevision>,
     /// Objects that were stored for an unpublished base.
@@ -186,9 +195,12 @@ impl Begin<'_> {
         command: &[OsString],
         session: Option<&Session>,
     ) -> Result<(Transaction, FileLock), Failure> {
-        let Begin { place, base, origin, stored, path, branch, transactions, settings } = self;
+        let Begin { place, how, base, origin, stored, path, branch, transactions, settings } = self;
         let name = place.name.as_str();
-        Hooked::Transaction.before(&place.root, name)?;
+        let within = path.clone();
+        let (tag, revision, path_fact) = (how.tag.as_deref(), Some(base.revision), Some(OsStr::new(&within)));
+        let facts = HookFacts { tag, revision, transaction: None, path: path_fact };
+        Hooked::Transaction.before(&place.root, name, facts)?;
         let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         // A tag may be moved before the transaction ends.
         let start = origin.as_ref().unwrap_or(&base).root.to_string();
@@ -206,6 +218,8 @@ impl Begin<'_> {
             origin: origin.map(|origin| Origin { root: origin.root.to_string(), root_size: origin.size }),
             path,
             branch,
+            tag: how.tag.clone(),
+            message: how.message.clone(),
             command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             claimed: (!settings.root).then_some(ids),
             layer: 0,
@@ -222,7 +236,8 @@ impl Begin<'_> {
             transaction.remove(lock)?;
             return Err(failure);
         }
-        Hooked::Transaction.after(&place.root, name);
+        let facts = HookFacts { transaction: Some(&transaction.id), ..facts };
+        Hooked::Transaction.after(&place.root, name, facts);
         Ok((transaction, lock))
     }
 }
@@ -255,7 +270,8 @@ impl IngestThen<'_> {
         let start = OsString::from("cd \"$0\" && ");
         let command = vec!["sh".into(), "-c".into(), [start, script].into_iter().collect(), directory.into()];
         let path = "/".to_owned();
-        let begin = Begin { place, base, origin: Some(origin), stored, path, branch, transactions, settings };
+        let origin = Some(origin);
+        let begin = Begin { place, how, base, origin, stored, path, branch, transactions, settings };
         let (transaction, lock) = begin.transaction(&command, session.as_deref())?;
         let choices = ChoiceArgs::default();
         let run = Run { transaction, lock, session, command, how, choices, keep: false, settings, files };
@@ -297,10 +313,15 @@ impl Run<'_> {
     /// is removed.
     fn run(self, forwarding: Forwarding, interrupt: &Interrupt, is_new: bool) -> Result<ExitCode, Failure> {
         let Run { mut transaction, lock, session, command, how, choices, keep, settings, files } = self;
+        if let Ok(record) = &mut transaction.record {
+            let PublishingArgs { tag, message, .. } = record.with_words(how);
+            (record.tag, record.message) = (tag, message);
+        }
         let is_shell = command.is_empty();
         let command = if is_shell { vec![shell()] } else { command };
         let signals = forwarding.clone();
-        let running = RunningCommand { transaction: &mut transaction, command, settings, files };
+        let json = how.json;
+        let running = RunningCommand { transaction: &mut transaction, command, settings, files, json };
         let ending = match running.run(forwarding) {
             Ok(ending) => ending,
             Err(failure) if is_new => {
@@ -321,8 +342,8 @@ impl Run<'_> {
             let changes = show::changes(&transaction, &interrupt.flag());
             let changes = changes.map_err(|failure| failure.hint_first(is_kept(&transaction.id)))?;
             let mut out = Output::new();
-            show::print(&mut out, &changes)?;
-            out.finish()?;
+            // The reader may be gone: that decides nothing about the changes.
+            let _ = show::print(&mut out, &changes).and_then(|()| out.finish());
         }
         let choice = match ending {
             _ if keep => Choice::Keep,
@@ -333,8 +354,11 @@ impl Run<'_> {
         };
         match choice {
             Choice::Publish => {
-                commit(transaction, lock, (how, &choices), interrupt, settings)?;
-                return Ok(ExitCode::SUCCESS);
+                let id = transaction.id.clone();
+                commit(transaction, lock, (how, &choices), interrupt, settings).or_else(|failure| {
+                    print_kept(how, &id, ending)?;
+                    Err(failure)
+                })?;
             }
             Choice::Keep => {
                 let outcome = transaction.record()?.outcome.filter(|_| !matches!(ending, Ending::Code(0)));
@@ -342,20 +366,29 @@ impl Run<'_> {
                     format!("the command ended with {}, so nothing was published; ", outcome.shown())
                 });
                 warn_or_note(&format!("{ended}{}", is_kept(&transaction.id)));
+                print_kept(how, &transaction.id, ending)?;
             }
             Choice::Drop => {
                 give_up(session.as_deref());
-                let printed = if how.dry_run {
-                    try_commit(&transaction, (how, &choices), interrupt, settings)
-                } else {
-                    Ok(())
-                };
+                let planned =
+                    how.dry_run.then(|| try_commit(&transaction, (how, &choices), interrupt, settings));
+                let id = transaction.id.clone();
                 transaction.remove(lock)?;
-                printed?;
+                planned.transpose()?.map_or(Ok(()), |planned| planned.print(how, &id, interrupt))?;
             }
         }
-        Ok(if is_shell && is_terminal { ExitCode::SUCCESS } else { end_as(ending) })
+        Ok(end_as(ending))
     }
+}
+
+/// Prints the id of a transaction that is kept, and how its command ended, as JSON if that is requested.
+fn print_kept(how: &PublishingArgs, id: &str, ending: Ending) -> Result<(), Failure> {
+    if !how.json {
+        return Ok(());
+    }
+    let mut out = Output::new();
+    out.json(&json!({ "transaction": id, "published": false, "outcome": Outcome::from(ending) }))?;
+    out.finish()
 }
 
 /// Gives up the lease of a transaction that is dropped, at the end of its session.
