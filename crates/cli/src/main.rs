@@ -184,6 +184,11 @@ fn main() -> ExitCode {
     if cvmfs_help::requested(arguments) {
         return cvmfs_help::print().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
     }
+    if matches!(arguments, [help, topic] if help == "help" && topic == "hooks") {
+        let mut out = output::Output::new();
+        let printed = out.text(publisher::HOOKS_HELP).and_then(|()| out.finish());
+        return printed.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
+    }
     let esker = match Esker::try_parse_from(&line) {
         Ok(esker) => esker,
         Err(error) => return refuse(&suggest::without_hidden(error, &line)),

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
+use std::process::Stdio;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -286,6 +287,11 @@ pub(crate) fn json_text(value: &impl Serialize) -> Result<String, Failure> {
 pub(crate) fn tell(text: &str) {
     let mut stderr = std::io::stderr();
     let _ = stderr.write_all(shown(text).as_bytes()).and_then(|()| stderr.flush());
+}
+
+/// Returns standard error, for a program whose standard output must not mix with that of this process.
+pub(crate) fn for_messages() -> Stdio {
+    std::io::stderr().into()
 }
 
 /// Converts bytes that may not be UTF-8 (file names) to text for JSON and messages.

@@ -44,7 +44,7 @@ pub(crate) use branch::BranchArgs;
 pub(crate) use collect::collect_progress;
 pub(crate) use failure::of_operation;
 pub(crate) use gateway::{GatewayArgs, LeaseArgs, end_lease};
-pub(crate) use hooks::{HookFacts, Hooked};
+pub(crate) use hooks::{HELP as HOOKS_HELP, HookFacts, Hooked};
 pub(crate) use interrupt::{Interrupt, Woken};
 pub(crate) use lock::LockArgs;
 pub(crate) use master::MasterArgs;

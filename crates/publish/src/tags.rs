@@ -145,6 +145,14 @@ pub struct TagReport {
 }
 
 impl TagChange {
+    /// Returns the names of the tags that change.
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::Add { name, .. } | Self::Move { name, .. } => std::slice::from_ref(name),
+            Self::Remove { names } => names,
+        }
+    }
+
     /// Returns the report of the planned change, and changes nothing.
     pub fn dry_run(&self, repository: &Repository) -> Result<TagReport, PublishError> {
         let head = repository.read_head()?.verified;

@@ -13,6 +13,8 @@ use crate::settings::Settings;
 /// Compares the folder with the newest revision. Changes that are published meanwhile stay. If one is of the same path,
 /// the command fails and names the path. A user without the keys of the repository publishes through a gateway: --gateway.
 ///
+/// `esker help hooks` describes executables that run before and after.
+///
 /// Example: esker publish sw.example.org /build/software --to /software
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

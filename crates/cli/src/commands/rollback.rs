@@ -6,7 +6,7 @@ use esker_repository::RepositoryError;
 use crate::commands::diff;
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{ChangeArgs, Interrupt, NamedArgs, now, of_operation};
+use crate::publisher::{ChangeArgs, HookFacts, Hooked, Interrupt, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
 /// Publishes the content of an earlier revision as a new revision.
@@ -65,7 +65,11 @@ fn roll_back(
     let interrupt = Interrupt::on_signals()?;
     let place = named.place(settings)?;
     let repository = place.open(args.lock, &interrupt, args.json)?;
-    let rollback = Rollback { target };
+    let rollback = Rollback { target: target.clone() };
+    let facts = HookFacts { tag: target.as_deref(), ..HookFacts::default() };
+    if !args.dry_run {
+        Hooked::Rollback.before(&place.root, place.name.as_str(), facts)?;
+    }
     let out = RefCell::new(Output::new());
     let (mut listed, mut broken) = (0usize, None);
     let done = match args.dry_run {
@@ -86,6 +90,10 @@ fn roll_back(
         return Err(failure);
     }
     let report = done.map_err(|error| failed(place.name.as_str(), what, &error))?;
+    if !args.dry_run {
+        let facts = HookFacts { tag: report.tag.as_deref(), revision: Some(report.revision), ..facts };
+        Hooked::Rollback.after(&place.root, place.name.as_str(), facts);
+    }
     let mut out = out.into_inner();
     if args.json {
         out.json(&report)?;

@@ -5,8 +5,8 @@ use esker_vfs::Time;
 use crate::error::Failure;
 use crate::output::{self, Output};
 use crate::publisher::{
-    ChangeArgs, GatewayArgs, Interrupt, LeaseArgs, PublisherArgs, for_each, names_in, now, of_operation,
-    publishable,
+    ChangeArgs, GatewayArgs, HookFacts, Hooked, Interrupt, LeaseArgs, PublisherArgs, for_each, names_in, now,
+    of_operation, publishable,
 };
 use crate::settings::Settings;
 use crate::trees::entry::time_text;
@@ -303,11 +303,20 @@ fn apply_to(
         Some(session) => place.open_leased(session)?,
         None => place.open(args.lock, interrupt, args.json)?,
     };
+    let named = change.names().join(" ");
+    let facts = HookFacts { tag: Some(&named), ..HookFacts::default() };
+    if !args.dry_run {
+        Hooked::Tag.before(&place.root, place.name.as_str(), facts)?;
+    }
     let done = match args.dry_run {
         true => change.dry_run(&repository),
         false => change.run(&repository, now(), &interrupt.flag()),
     };
     let report = done.map_err(|error| failed(place.name.as_str(), &error))?;
+    if !args.dry_run {
+        let revision = report.added.iter().chain(&report.moved).map(|tag| tag.revision).next();
+        Hooked::Tag.after(&place.root, place.name.as_str(), HookFacts { revision, ..facts });
+    }
     output::show(args.json, &report, |out| print(out, &report, args.dry_run))
 }
 

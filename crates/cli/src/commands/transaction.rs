@@ -23,7 +23,7 @@ use crate::transaction::Transactions;
 /// The command sees the repository below /cvmfs and may change PATH in it; this needs neither root nor a daemon. Exit code 0
 /// publishes the changes; any other code keeps them as a transaction. After a shell on a terminal, esker asks whether
 /// to publish, keep or drop the changes. Background processes of the command end with it. A first word that is the
-/// name of a subcommand runs the subcommand.
+/// name of a subcommand runs the subcommand. `esker help hooks` describes executables that run before and after.
 ///
 /// Example: esker transaction sw.example.org /gcc --create -- make -C /build/gcc install
 #[derive(clap::Args, Debug)]

@@ -20,6 +20,7 @@ use crate::commands::replay;
 use crate::error::{Failure, Kind, chain, warn};
 use crate::mounting::failures;
 use crate::mounting::open::{offline_warning, open_resolved};
+use crate::output::for_messages;
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 use crate::settings::repository::ResolvedRepository;
@@ -97,7 +98,7 @@ impl MountedRun<'_> {
         let mut launcher = Command::new("/proc/self/exe");
         launcher.arg0("esker").arg(CHILD).envs(self.environment);
         if self.output_to_stderr {
-            launcher.stdout(std::io::stderr());
+            launcher.stdout(for_messages());
         }
         let failed = |error: RunError| of_run(&error);
         let mut parent =

@@ -9,9 +9,34 @@ use esker_run::give_signals_back;
 use esker_store::changeable_part;
 
 use crate::error::{Failure, warn};
+use crate::output::for_messages;
 
 /// Folder of hooks, below the folder of the repository.
 const FOLDER: &str = ".esker/hooks";
+
+/// Text of `esker help hooks`.
+pub(crate) const HELP: &str = "\
+Hooks are executables that a repository runs before and after commands on it. They are in the folder .esker/hooks
+of the repository's storage, like /srv/cvmfs/sw.example.org/.esker/hooks/publish-after; for object storage, of the
+folder that remembers it.
+
+  transaction-before, transaction-after   a transaction begins
+  publish-before, publish-after           publish, ingest, remove, repo copy, and the publish of a transaction
+  abort-before, abort-after               transaction abort
+  rollback-before, rollback-after         rollback, undo
+  tag-before, tag-after                   tag add, move, remove
+
+The argument is the name of the repository. The environment has those of these variables that apply:
+
+  ESKER_REPOSITORY   name of the repository
+  ESKER_TAG          tag for the revision, target of the rollback, or tags that change
+  ESKER_REVISION     after: the new revision, or that of the tag; for a transaction, its base
+  ESKER_TRANSACTION  id of the transaction
+  ESKER_PATH         directory of the repository that changes
+
+If a hook before a command fails, the command changes nothing; if one after it fails, that is a warning. Dry runs
+have no hooks. What hooks print goes to standard error. A hook that other users can change is not run.
+";
 
 /// Command that has hooks.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +126,7 @@ fn run(repository: &Path, hook: &str, name: &str, facts: HookFacts<'_>) -> Resul
         };
     }
     // What a hook prints is no part of the report.
-    command.stdout(std::io::stderr());
+    command.stdout(for_messages());
     give_signals_back(command.arg(name));
     match command.status() {
         Ok(status) if status.success() => Ok(()),

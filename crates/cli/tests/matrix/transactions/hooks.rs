@@ -108,4 +108,8 @@ fn hooks_are_told_tag_revision_transaction_and_path() {
         "rollback-after tag= revision=3 id= path=",
     ];
     assert_eq!(json!(lines), json!(expected));
+    let help = printed(&mut publisher.workshop.world.esker(&["help", "hooks"]));
+    for word in ["transaction-before", "tag-after", "rollback-after", "ESKER_PATH", ".esker/hooks"] {
+        assert!(help.contains(word), "{word} is not in {help}");
+    }
 }
