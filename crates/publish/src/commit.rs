@@ -13,7 +13,7 @@
 //! everything after the preparation is done again, after a random pause.
 
 mod link_groups;
-mod overwritten;
+mod outcome;
 mod prepared;
 mod rebase;
 mod submit;

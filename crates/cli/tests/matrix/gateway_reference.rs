@@ -165,7 +165,9 @@ fn esker_publishes_through_the_gateway_of_the_reference() {
     fs::write(tree.join("new/large"), vec![7; 20_000_000]).expect("a file");
     fs::write(tree.join("new/.cvmfscatalog"), "").expect("a file");
     fs::write(tree.join("one/file"), "changed\n").expect("a file");
-    printed(&mut publish(SECRET, &["--tag", "release"]));
+    let output = publish(SECRET, &["--tag", "release"]).output().expect("running esker");
+    succeeds(&output);
+    assert!(!words(&output).contains("warning"), "{}", words(&output));
     assert_eq!(site.file("/new/file").as_deref(), Some("new\n"));
     assert_eq!(site.file("/one/file").as_deref(), Some("changed\n"));
     let tags = site.tags();
@@ -173,6 +175,13 @@ fn esker_publishes_through_the_gateway_of_the_reference() {
     fs::remove_dir_all(tree.join("one/deep")).expect("removing a folder");
     printed(&mut publish(SECRET, &[]));
     assert_eq!(site.file("/one/deep/file"), None);
+
+    // That gateway has no pipes and no hard links.
+    site.pipe("tree/pipe");
+    fs::hard_link(tree.join("two/file"), tree.join("two/link")).expect("a link");
+    let said = words(&publish(SECRET, &[]).output().expect("running esker"));
+    let named = ["/pipe", "/two/file", "/two/link"];
+    assert!(said.contains("the gateway left out") && named.iter().all(|path| said.contains(path)), "{said}");
 
     let before = site.revision();
     fs::write(tree.join("two/file"), "refused\n").expect("a file");

@@ -132,6 +132,16 @@ fn changes_of_other_paths_and_the_same_changes_are_none() {
     assert_eq!((report.revision, report.warnings), (3, Vec::new()));
 }
 
+/// The reference leaves out what it doesn't know.
+#[test]
+fn what_the_gateway_leaves_out_of_a_change_is_named() {
+    let warned = published(&[FIRST], false).unwrap().warnings;
+    assert!(warned.iter().any(|text| text.ends_with("/a/one")), "{warned:?}");
+    const MORE: Files = &[("a/.cvmfscatalog", ""), ("a/one", "1"), ("a/two", "1"), ("b", "theirs")];
+    let warned = published(&[MORE, MORE], false).unwrap().warnings;
+    assert!(warned.iter().any(|text| text.ends_with("/a/one")), "{warned:?}");
+}
+
 #[test]
 fn a_lost_answer_is_no_reason_to_be_silent_about_others() {
     const THEIRS: Files = &[("b", "theirs")];

@@ -18,8 +18,9 @@ use crate::progress::Phase;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions};
 
+use super::outcome::Given;
 use super::prepared::Prepared;
-use super::{EARLY_ATTEMPTS, TagRequest, overwritten};
+use super::{EARLY_ATTEMPTS, TagRequest};
 
 /// Paths outside of the lease that a warning names.
 const NAMED_MAX: usize = 20;
@@ -77,7 +78,17 @@ pub(super) fn submit(
     report.remembered(profiles.remember(&prepared.bundles.triggers));
     describe(context.repository, report)?;
     if !gateway.compares_revisions() {
-        report.warnings.extend(overwritten::check(context, &prepared.onto, done.revision)?);
+        let (published, target) = (&context.published, context.target.as_slice());
+        let given = Given { published, target, onto: &prepared.onto, built: written.root.hash };
+        let head = context.repository.read_head().map_err(PublishError::from);
+        match head.and_then(|head| given.check(&head.verified, done.revision)) {
+            Ok(warning) => report.warnings.extend(warning),
+            Err(overwrote @ PublishError::Overwrote { .. }) => return Err(overwrote),
+            // The changes are public, whatever can be read now.
+            Err(error) => {
+                report.warnings.push(format!("what the gateway published can't be compared: {error}"));
+            }
+        }
     }
     (report.seconds.catalogs, report.seconds.commit) = (at - begun, context.seconds() - at);
     Ok(())
