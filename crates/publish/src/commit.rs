@@ -133,6 +133,7 @@ pub(crate) fn commit(
             seconds.locked = context.seconds() - locked;
             return Ok(());
         }
+        context.submission.iter().for_each(CommitRules::head_stayed);
         tracing::debug!("another publisher replaced the head; the catalogs are written again");
     }
 }
@@ -268,10 +269,10 @@ fn publish(
     if let Some(age) = context.repository.settings().automatic_tags_age() {
         history.remove_automatic(UnixTime(written.now.0.saturating_sub(age)));
     }
-    if let Some(CommitRules { rules, places }) = context.submission {
+    if let Some(submission @ CommitRules { rules, .. }) = context.submission {
         rules.tags_before.into_iter().for_each(|time| drop(history.remove_automatic(time)));
         history.remove(rules.removed_tags)?;
-        (rules.before_head)(places, Some((&written.root.hash, written.revision)))?;
+        submission.before_head(Some((&written.root.hash, written.revision)))?;
     }
     let same = lock.same_revision(context.now);
     let next = if options.tag.branch.is_some() {
@@ -316,8 +317,8 @@ fn tag(
             branch: request.branch_name().to_owned(),
         })?;
     }
-    if let Some(CommitRules { rules, places }) = context.submission {
-        (rules.before_head)(places, None)?;
+    if let Some(submission) = context.submission {
+        submission.before_head(None)?;
     }
     let swap = lock.publish(Next { history: Some(history), ..lock.same_revision(context.now) })?;
     report.tag.clone_from(&request.name);

@@ -1,5 +1,7 @@
 //! What the commit of submissions asks and does beside that of publishers with keys.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 
@@ -21,10 +23,26 @@ pub struct SubmissionRules<'r> {
     pub tags_before: Option<UnixTime>,
 }
 
-/// Rules of the commit of some submissions.
+/// The commit of some submissions.
 #[derive(Clone, Copy)]
 pub(crate) struct CommitRules<'r> {
     pub(crate) rules: SubmissionRules<'r>,
     /// Places of these submissions in their list.
     pub(crate) places: &'r [usize],
+    /// True from an attempt to replace the head until it is known to have failed.
+    pub(crate) may_be_public: &'r AtomicBool,
+}
+
+impl CommitRules<'_> {
+    /// Tells that the head is about to name a new revision, or the same one if none is given; an error refuses it.
+    pub(crate) fn before_head(&self, next: Option<(&ContentHash, u64)>) -> Result<(), PublishError> {
+        (self.rules.before_head)(self.places, next)?;
+        self.may_be_public.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Tells that the head was not replaced.
+    pub(crate) fn head_stayed(&self) {
+        self.may_be_public.store(false, Ordering::Relaxed);
+    }
 }

@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_repository::{Base, Repository, parallel, path, published::Published};
 
@@ -87,7 +86,7 @@ impl Submissions<'_> {
                     results.extend(group.iter().map(|ready| ready.place).zip([Err(error)]));
                 }
                 // Each of them is told what is wrong with it, and only then.
-                Err(Failed { error, is_unpublished: true }) => {
+                Err(Failed { error, may_be_public: false }) => {
                     tracing::debug!("{} submissions are published one by one: {error}", group.len());
                     groups.extend(group.into_iter().map(|ready| vec![ready]));
                 }
@@ -155,8 +154,8 @@ struct Commit<'r> {
 /// A commit failed.
 struct Failed {
     error: PublishError,
-    /// True if the head was not replaced for certain.
-    is_unpublished: bool,
+    /// True if the head may have been replaced.
+    may_be_public: bool,
 }
 
 impl Commit<'_> {
@@ -170,17 +169,11 @@ impl Commit<'_> {
     /// Publishes the changes of a group as one revision.
     fn run(&self, group: &[Ready<'_>], options: &mut PublishOptions<'_>) -> Result<Report, Failed> {
         let places: Vec<usize> = group.iter().map(|ready| ready.place).collect();
-        // An attempt to replace the head that is followed by another one has failed for certain.
-        let is_unpublished = AtomicBool::new(true);
-        let before_head = |places: &[usize], next: Option<(&ContentHash, u64)>| {
-            let allowed = (self.rules.before_head)(places, next);
-            is_unpublished.store(allowed.is_err(), Ordering::Relaxed);
-            allowed
-        };
-        let rules = SubmissionRules { before_head: &before_head, ..self.rules };
+        let may_be_public = AtomicBool::new(false);
+        let rules = CommitRules { rules: self.rules, places: &places, may_be_public: &may_be_public };
         let publish = |options: &mut PublishOptions<'_>| {
             let mut context = self.context()?;
-            context.submission = Some(CommitRules { rules, places: &places });
+            context.submission = Some(rules);
             let (mut changes, mut removed) = (Changes::default(), 0_u64);
             for Compared { found, .. } in group.iter().map(|ready| &ready.compared) {
                 changes.join(found.changes.clone());
@@ -192,6 +185,6 @@ impl Commit<'_> {
             Ok(report)
         };
         publish(options)
-            .map_err(|error| Failed { error, is_unpublished: is_unpublished.load(Ordering::Relaxed) })
+            .map_err(|error| Failed { error, may_be_public: may_be_public.load(Ordering::Relaxed) })
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use esker_format::hash::ContentHash;
 use esker_format::object::ObjectName;
 use esker_gateway::{
-    Candidate, Database, Gateway, GatewayError, KeyLimits, LeasePath, OpenTarget, PublishFailure,
-    PublishedRepository, Request, Signer, Submission, Submissions, Target, Token,
+    BeforeHead, Candidate, Database, Gateway, GatewayError, KeyLimits, LeasePath, OpenTarget, PublishFailure,
+    Published, PublishedRepository, Request, Signer, Submission, Submissions, Target, Token,
 };
 use esker_object_storage::{StorageSettings, StorageUrl, open_storage};
 use esker_repository::{KeyFolder, Repository, Storage};
@@ -247,6 +247,23 @@ fn a_bucket_that_fails_for_good_loses_no_accepted_commit() {
     });
 }
 
+/// Publishes what both publishers have built at the same time.
+fn publish_joint(
+    target: &dyn Target,
+    prepared: &Prepared,
+    before_head: &BeforeHead<'_>,
+) -> Vec<Result<Published, PublishFailure>> {
+    let paths = ["a", "b"].map(|directory| LeasePath::parse(&format!("{NAME}/{directory}")).unwrap());
+    let request = Request::default();
+    let all = [prepared.root, prepared.other.0].into_iter().zip(&paths).map(|(root, path)| Submission {
+        root,
+        path,
+        request: &request,
+        has_uploaded: Box::new(|_| false),
+    });
+    target.publish(&Submissions { all: all.collect(), before_head })
+}
+
 /// Each submission of a joint commit that was accepted is public, and of the others the note before the head's replacement tells it.
 #[test]
 fn a_bucket_that_fails_for_good_leaves_no_joint_commit_in_doubt() {
@@ -264,16 +281,8 @@ fn a_bucket_that_fails_for_good_leaves_no_joint_commit_in_doubt() {
             noted.lock().unwrap().extend(places.iter().map(|place| (*place, candidate.clone())));
             Ok(())
         };
-        let paths = ["a", "b"].map(|directory| LeasePath::parse(&format!("{NAME}/{directory}")).unwrap());
-        let request = Request::default();
-        let all = [prepared.root, prepared.other.0].into_iter().zip(&paths).map(|(root, path)| Submission {
-            root,
-            path,
-            request: &request,
-            has_uploaded: Box::new(|_| false),
-        });
         let results = match (stored, target) {
-            (true, Ok(target)) => target.publish(&Submissions { all: all.collect(), before_head: &note }),
+            (true, Ok(target)) => publish_joint(&*target, prepared, &note),
             _ => Vec::new(),
         };
         assert!(failing.rule.hits() > 0 || results.iter().all(Result::is_ok), "{when}: {results:?}");
@@ -291,4 +300,35 @@ fn a_bucket_that_fails_for_good_leaves_no_joint_commit_in_doubt() {
         };
         assert_eq!(&site.findings().listing(), expected, "{when}: {results:?}");
     });
+}
+
+/// A publisher with keys replaces the head in between, so a path of one submission conflicts after they were joined.
+#[test]
+fn a_conflict_that_comes_late_fails_one_of_the_joint_submissions() {
+    let prepared = Prepared::new();
+    let site = Site::new(&prepared, 0);
+    let target = opens(&prepared, &site.server, site.folder.path(), 0)(&name()).unwrap();
+    for (name, bytes) in prepared.objects.iter().chain(&prepared.other.1) {
+        target.sink().put(name, bytes).unwrap();
+    }
+    let asked = Mutex::new(Vec::new());
+    let overtake = |places: &[usize], _: Option<Candidate>| {
+        let mut asked = asked.lock().unwrap();
+        if asked.is_empty() {
+            let theirs = tempfile::tempdir().unwrap();
+            write(theirs.path().join("one"), "theirs");
+            prepared.workshop.publish(theirs.path(), "/a");
+            upload(&prepared.workshop.root(), "", &site.server);
+        }
+        asked.push(places.to_vec());
+        Ok(())
+    };
+    let results = publish_joint(&*target, &prepared, &overtake);
+    match &results[0] {
+        Err(PublishFailure::Conflict { paths }) => assert_eq!(paths, &["/a/one"]),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(results[1].as_ref().unwrap().revision, 3);
+    assert_eq!(*asked.lock().unwrap(), [vec![0, 1], vec![1]]);
+    assert!(site.findings().tree.contains_key(b"/b/four".as_slice()));
 }
