@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use esker_format::hash::ContentHash;
 use esker_format::history::{DEFAULT_BRANCH, Tag};
+use esker_format::write::history::TagError;
 use serde::Serialize;
 
 use crate::entry_diff::Attributes;
@@ -17,6 +18,8 @@ pub struct Log<'r> {
     pub revisions: &'r Revisions,
     /// Only revisions that changed this path or something below it; empty for all.
     pub within: Vec<u8>,
+    /// Branch whose revisions are listed, from its newest tag on; none for the default one, whose newest revision is the head.
+    pub branch: Option<String>,
     /// Maximum number of revisions to list.
     pub limit: Option<usize>,
 }
@@ -66,7 +69,7 @@ impl Log<'_> {
         }
         let mut listed = 0;
         let mut missing = None;
-        let mut current = Some(revisions.head()?);
+        let mut current = Some(self.newest()?);
         while let Some(revision) = current {
             let (before, gap) = self.before(&revision)?;
             missing = missing.or(gap);
@@ -81,6 +84,15 @@ impl Log<'_> {
             current = before;
         }
         Ok(missing.map_or(LogEnd::First, LogEnd::Missing))
+    }
+
+    /// Returns the newest revision of the branch.
+    fn newest(&self) -> Result<Revision, RepositoryError> {
+        let Some(branch) = &self.branch else { return self.revisions.head() };
+        let tags = self.revisions.tags().iter().filter(|tag| tag.branch == *branch);
+        let newest = tags.max_by_key(|tag| tag.revision);
+        let newest = newest.ok_or_else(|| TagError::UnknownBranch(branch.clone()))?;
+        self.revisions.at(newest.root_catalog)
     }
 
     /// Returns the revision before, or the next earlier one that has a tag; and the root catalog that is missing.

@@ -8,7 +8,7 @@ use crate::publisher::of_operation;
 use crate::settings::Settings;
 use crate::trees::revision_source::RevisionArgs;
 
-/// Lists the revisions of a repository, newest first, with the changes of each.
+/// Lists the revisions of a repository, newest first, with the changes and the messages of each.
 ///
 /// With a PATH, lists only revisions that changed this path or an entry below it.
 ///
@@ -22,6 +22,10 @@ pub(crate) struct Args {
     /// Path in the repository
     #[arg(value_name = "/PATH", default_value = "/")]
     path: std::path::PathBuf,
+
+    /// List the revisions of this branch, and those before it
+    #[arg(long, value_name = "NAME")]
+    branch: Option<String>,
 
     /// Maximum number of revisions to list
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -41,6 +45,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let log = esker_repository::Log {
         revisions: &revisions,
         within: trimmed(args.path.as_os_str().as_bytes()),
+        branch: args.branch.clone(),
         limit: args.limit.and_then(|limit| usize::try_from(limit).ok()),
     };
     let mut out = Output::new();
@@ -78,12 +83,15 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn print(out: &mut Output, entry: &LogEntry) -> Result<(), Failure> {
-    let LogEntry { revision, tags, since, counts, path, attributes, .. } = entry;
+    let LogEntry { revision, tags, descriptions, since, counts, path, attributes } = entry;
     let tags = if tags.is_empty() { String::new() } else { format!("  ({})", tags.join(", ")) };
     let time = when(revision.published.0);
     let title = out.bold(&format!("revision {}", revision.number));
     let rest = format!("  {time} UTC  {}{tags}", revision.root);
     out.line([title.as_bytes(), &*out.name(rest.as_bytes())].concat())?;
+    for message in descriptions.iter().filter(|message| !message.is_empty()) {
+        out.line(out.name(format!("  message   {message}").as_bytes()))?;
+    }
     if let Some(path) = path {
         let how = match path {
             ChangeKind::Added => "added".to_owned(),

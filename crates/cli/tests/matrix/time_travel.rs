@@ -86,6 +86,15 @@ fn a_log_says_which_revision_changed_a_path() {
     assert_eq!(numbers, [3, 2, 1, 0].map(Value::from));
     let descriptions = all[1]["descriptions"].as_array().expect("an array");
     assert!(descriptions.contains(&"a better two".into()), "{descriptions:?}");
+    let branch = ["--branch", "fix", "--from", "v1", "--tag", "f1", "--message", "a fix of one"];
+    workshop.json(&[&["publish", NAME, &workshop.tree(), "--allow-shrink"], &branch[..]].concat());
+    let whole = text(&workshop, &["log", NAME]);
+    assert!(whole.contains("  message   a better two\n") && !whole.contains("a fix"), "{whole}");
+    let whole = text(&workshop, &["log", NAME, "--branch", "fix"]);
+    assert!(whole.contains("(f1)") && whole.contains("  message   a fix of one\n"), "{whole}");
+    assert!(whole.contains("(v1)") && !whole.contains("v2"), "{whole}");
+    let refused = workshop.esker(&["log", NAME, "--branch", "none"]);
+    assert!(words(&refused).contains("none") && !refused.status.success(), "{}", words(&refused));
     let text = text(&workshop, &["log", NAME, "/file"]);
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| line.starts_with("path ")).collect();
     assert_eq!(lines[0], "path      removed", "{text}");

@@ -271,7 +271,7 @@ fn a_rollback_to_a_collected_revision_changes_nothing() {
 fn log(workshop: &Workshop, within: &str, limit: Option<usize>) -> (Vec<LogEntry>, LogEnd) {
     let revisions = revisions(workshop);
     let mut entries = Vec::new();
-    let log = Log { revisions: &revisions, within: within.as_bytes().to_vec(), limit };
+    let log = Log { revisions: &revisions, within: within.as_bytes().to_vec(), limit, branch: None };
     let end = log.run(&mut |entry| {
         entries.push(entry);
         Ok(())
