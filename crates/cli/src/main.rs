@@ -66,6 +66,9 @@ enum Bare {
     Replay(commands::replay::Args),
     #[command(name = process::opener::OPEN_FILES, hide = true)]
     OpenFiles(process::opener::Args),
+    #[cfg(feature = "publisher")]
+    #[command(name = transaction::SWEEP, hide = true)]
+    Sweep(transaction::SweepArgs),
     /// Helps the daemon of a mount; not for use by hand.
     #[command(name = commands::mount::helper_process::HELP_MOUNT, hide = true)]
     HelpMount,
@@ -78,6 +81,8 @@ impl Bare {
             Self::Child(args) => return commands::child::run(args),
             Self::Replay(args) => commands::replay::run(&args),
             Self::OpenFiles(args) => process::opener::run(args),
+            #[cfg(feature = "publisher")]
+            Self::Sweep(args) => transaction::sweep(&args),
             Self::HelpMount => commands::mount::helper_process::run(),
             Self::Completions(args) => commands::completions::run(&args, &Esker::command()),
             Self::Manual(args) => commands::manual::run(&args, Esker::command()),

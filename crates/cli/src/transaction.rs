@@ -32,6 +32,7 @@ use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
 use crate::error::{Context as _, Failure, Kind};
 
 pub(crate) use record::{OnBranch, Origin, Outcome, Record};
+pub(crate) use removal::{SWEEP, SweepArgs, sweep};
 pub(crate) use session::RunningCommand;
 
 /// Largest record; far more than one takes.
@@ -82,7 +83,8 @@ impl Transactions {
         for entry in entries {
             let entry = entry.context(Kind::Failed, failed())?;
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if let Some(id) = entry.file_name().to_str().filter(|_| is_folder) {
+            // Those with a dot were moved aside.
+            if let Some(id) = entry.file_name().to_str().filter(|id| is_folder && !id.starts_with('.')) {
                 all.push(Transaction::read(id, entry.path()));
             }
         }
@@ -124,6 +126,8 @@ impl Transactions {
         let failed = |path: &Path| format!("can't make the folder of a transaction, {}", path.display());
         let private = |path: &Path, all: bool| DirBuilder::new().mode(0o700).recursive(all).create(path);
         private(&self.folder, true).context(Kind::Failed, failed(&self.folder))?;
+        // Of one whose deletion was killed.
+        removal::sweep_later(&self.folder);
         let digits: String = now.to_string().chars().filter(char::is_ascii_digit).collect();
         let time = format!("{}-{}", &digits[..8.min(digits.len())], &digits[8.min(digits.len())..]);
         for number in 1..=SAME_SECOND_MAX {
@@ -276,7 +280,10 @@ impl Transaction {
     pub(crate) fn remove(self, lock: FileLock) -> Result<(), Failure> {
         let open = self.open_work();
         let folder = self.folder;
-        let outcome = removal::remove_tree(&folder);
+        let outcome = match folder.parent() {
+            Some(transactions) => removal::remove(&folder, transactions),
+            None => removal::remove_tree(&folder),
+        };
         drop(lock);
         if let (Ok(open), Ok(record), Ok(())) = (open, &self.record, &outcome)
             && !RememberedStorage::is_at(&record.storage)

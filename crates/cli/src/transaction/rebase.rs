@@ -38,7 +38,9 @@ impl Transaction {
         *self = next;
         self.keep_again();
         // What is left is removed with the transaction.
-        old.iter().for_each(|folder| drop(removal::remove_tree(folder)));
+        if let Some(transactions) = self.folder.parent() {
+            old.iter().for_each(|folder| drop(removal::remove(folder, transactions)));
+        }
         Ok(())
     }
 

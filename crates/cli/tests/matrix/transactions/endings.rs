@@ -1,8 +1,12 @@
 //! Ends of commands and shells in transactions, for scripts that look at codes and reports.
 
+use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
+use esker_testkit::waiting::Pace;
 use esker_testkit::{programs, skip};
 use serde_json::{Value, json};
 
@@ -71,6 +75,27 @@ fn the_json_of_a_transaction_has_its_id_and_nothing_of_the_command() {
     assert_eq!(report, kept);
 }
 
+/// A large folder of changes is deleted by another process. Nothing of it is left in the end, also if that was killed before.
+#[test]
+fn what_a_transaction_leaves_is_deleted_behind_it() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    let folder = publisher.workshop.home("transactions");
+    let left = || {
+        let names =
+            fs::read_dir(&folder).expect("the folder").map(|entry| entry.expect("an entry").file_name());
+        names.filter(|name| name != ".number").count()
+    };
+    let many = "mkdir many; cd many; i=0; while [ $i -lt 1500 ]; do : >$i; i=$((i + 1)); done; chmod 500 .";
+    printed(&mut publisher.begin(&[], many));
+    assert_eq!(publisher.list().len(), 0);
+    assert!(Pace::PROCESS.until(Duration::from_secs(60), || left() == 0), "{} are left", left());
+    // Of a process that was killed.
+    let stale = Path::new(&folder).join(".removed-1-20000101-000000");
+    publisher.workshop.world.person.does(|| fs::create_dir_all(stale.join("upper"))).expect("folders");
+    printed(&mut publisher.begin(&[], "touch new"));
+    assert!(Pace::PROCESS.until(Duration::from_secs(60), || left() == 0), "{} are left", left());
+}
+
 /// The exit code of an interactive shell is that of the shell, whatever becomes of the changes.
 #[test]
 fn a_shell_on_a_terminal_has_its_own_exit_code() {
@@ -81,7 +106,7 @@ fn a_shell_on_a_terminal_has_its_own_exit_code() {
         skip!("there is no script(1), which makes a terminal");
     }
     let shell = publisher.workshop.home("shell");
-    programs::write(person.command("sh"), std::path::Path::new(&shell), "#!/bin/sh\ntouch new\nexit 5\n");
+    programs::write(person.command("sh"), Path::new(&shell), "#!/bin/sh\ntouch new\nexit 5\n");
     for (answer, revision, kept) in [("d\n", 1, 0), ("p\n", 2, 0), ("k\n", 2, 1)] {
         let (storage, keys) = (publisher.workshop.home("storage"), publisher.workshop.home("keys"));
         let call = publisher.call(&[NAME, "--storage", &storage, "--keys", &keys, "--quiet"]);
