@@ -2,15 +2,19 @@
 
 pub(crate) mod storage;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use esker_confine::Policy;
 use esker_run::{Manager, Received, die_by, inherited_listeners, take_signals};
-use esker_server::{AccessLog, Limits, LogForm, LogOutput, LogTarget, Served, Server, Stopper, TlsFiles};
+use esker_server::{
+    AccessLog, ClientNetwork, ClientNetworks, Limits, LogForm, LogOutput, LogTarget, Served, Server, Stopper,
+    TlsFiles,
+};
 use esker_store::CacheKind;
 use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
@@ -37,6 +41,10 @@ pub(crate) struct ServingArgs {
     /// Maximum number of requests of one client address in a second; further ones get status 429
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     client_rate: Option<u32>,
+
+    /// Network of load balancers, as ADDRESS/BITS, which tell the addresses of their clients with the PROXY protocol
+    #[arg(long, value_name = "NETWORK")]
+    proxy_protocol: Vec<ClientNetwork>,
 
     /// File for a line about each request, or - for standard output; SIGHUP opens it again
     #[arg(long, value_name = "FILE", help_heading = "Logs and metrics")]
@@ -74,6 +82,33 @@ pub(crate) struct ServingArgs {
     pub(crate) log: LogArgs,
 }
 
+/// Address to listen on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListenAddress {
+    address: SocketAddr,
+    /// True for TLS, false for none; `None` for TLS if there is a certificate.
+    secure: Option<bool>,
+}
+
+impl FromStr for ListenAddress {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, AddrParseError> {
+        let (secure, address) = match text.split_once("://") {
+            Some(("http", address)) => (Some(false), address),
+            Some(("https", address)) => (Some(true), address),
+            _ => (None, text),
+        };
+        Ok(Self { address: address.parse()?, secure })
+    }
+}
+
+impl From<SocketAddr> for ListenAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, secure: None }
+    }
+}
+
 /// Options of servers for TLS.
 #[derive(clap::Args, Debug)]
 pub(crate) struct TlsArgs {
@@ -87,6 +122,11 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
+    /// True if a certificate is named.
+    pub(crate) fn is_given(&self) -> bool {
+        self.tls_cert.is_some()
+    }
+
     /// Reads the certificate and its key, if they are named.
     pub(crate) fn open(&self) -> Result<Option<Arc<TlsFiles>>, Failure> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
@@ -118,6 +158,8 @@ pub(crate) struct Opened {
     pub(crate) account: Option<Account>,
     /// Sockets for clients.
     pub(crate) listeners: Vec<TcpListener>,
+    /// Sockets for clients without TLS, where others have it.
+    pub(crate) plain: Vec<TcpListener>,
     /// Socket for metrics, if they have one of their own.
     pub(crate) metrics: Option<TcpListener>,
     /// Service manager to which the server reports its state.
@@ -129,22 +171,38 @@ pub(crate) struct Opened {
 
 impl ServingArgs {
     /// Opens sockets and the access log; called before there are threads, because each has privileges of its own.
-    pub(crate) fn open(&self, service: Service, address: SocketAddr) -> Result<Opened, Failure> {
-        self.open_as(service.account(self.user.as_deref())?, address)
+    pub(crate) fn open(
+        &self,
+        service: Service,
+        addresses: &[ListenAddress],
+        has_tls: bool,
+    ) -> Result<Opened, Failure> {
+        self.open_as(service.account(self.user.as_deref())?, addresses, has_tls)
     }
 
     /// Opens them for a server that runs as a given user.
-    pub(crate) fn open_as(&self, account: Option<Account>, address: SocketAddr) -> Result<Opened, Failure> {
-        let listeners = listeners(address)?;
+    pub(crate) fn open_as(
+        &self,
+        account: Option<Account>,
+        addresses: &[ListenAddress],
+        has_tls: bool,
+    ) -> Result<Opened, Failure> {
+        let (listeners, plain) = listeners(addresses, has_tls)?;
         let metrics = self.metrics.map(|address| listen(address, "--metrics")).transpose()?;
         let log = log_output(self.access_log.as_deref())?;
         let log_path = self.access_log.clone().filter(|path| path.as_os_str() != "-");
-        Ok(Opened { account, listeners, metrics, manager: Arc::new(manager()), log, log_path })
+        Ok(Opened { account, listeners, plain, metrics, manager: Arc::new(manager()), log, log_path })
     }
 
     /// Returns the user that is named.
     pub(crate) fn user(&self) -> Option<&str> {
         self.user.as_deref()
+    }
+
+    /// Returns the networks of load balancers.
+    pub(crate) fn balancers(&self) -> Option<ClientNetworks> {
+        let named = &self.proxy_protocol;
+        (!named.is_empty()).then(|| ClientNetworks::new(named, "server"))
     }
 
     /// Returns the limits of clients.
@@ -272,9 +330,8 @@ impl Controls {
     /// Reads files again at SIGHUP, stops the server at the first other signal and ends the process at the second.
     fn follow(&self, signals: &mpsc::Receiver<Received>) {
         let mut stops = false;
-        let has_files = self.tls.is_some() || self.access_log.is_some() || self.reload.is_some();
         while let Ok(received) = signals.recv() {
-            if received.signal == libc::SIGHUP && has_files {
+            if received.signal == libc::SIGHUP {
                 self.reload();
             } else if stops {
                 die_by(received.signal);
@@ -300,10 +357,26 @@ impl Controls {
     }
 }
 
-/// Returns the sockets for clients: those that the service manager passes, or else one at the address.
-fn listeners(address: SocketAddr) -> Result<Vec<TcpListener>, Failure> {
+/// Returns the sockets for clients, those with TLS apart from those that have none: the ones that the service manager passes, or
+/// else ones at the addresses.
+fn listeners(
+    addresses: &[ListenAddress],
+    has_tls: bool,
+) -> Result<(Vec<TcpListener>, Vec<TcpListener>), Failure> {
     let passed = inherited()?;
-    if passed.is_empty() { Ok(vec![listen(address, "--listen")?]) } else { Ok(passed) }
+    if !passed.is_empty() {
+        return Ok((passed, Vec::new()));
+    }
+    if let Some(secure) = addresses.iter().find(|listen| listen.secure == Some(true) && !has_tls) {
+        return Err(Failure::usage(format!("--listen https://{}: there is no certificate", secure.address))
+            .hint("name one with --tls-cert and --tls-key"));
+    }
+    let (plain, usual): (Vec<_>, Vec<_>) =
+        addresses.iter().partition(|listen| has_tls && listen.secure == Some(false));
+    let open = |all: Vec<&ListenAddress>| {
+        all.into_iter().map(|one| listen(one.address, "--listen")).collect::<Result<Vec<_>, _>>()
+    };
+    Ok((open(usual)?, open(plain)?))
 }
 
 /// Returns the sockets that the service manager passes. Called once.

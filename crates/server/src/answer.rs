@@ -101,7 +101,9 @@ impl Answer {
         let text = format!("{status} {reason}\n");
         let mut answer = Self::new(status);
         answer.fields.push((CONTENT_TYPE, HeaderValue::from_static("text/plain")));
-        answer.fields.push((CACHE_CONTROL, NO_STORE));
+        // What is missing may be there soon, and until then caches answer for it.
+        let lifetime = if status == NOT_FOUND { HeaderValue::from_static("max-age=5") } else { NO_STORE };
+        answer.fields.push((CACHE_CONTROL, lifetime));
         if status == METHOD {
             answer.fields.push((ALLOW, HeaderValue::from_static("GET, HEAD")));
         }

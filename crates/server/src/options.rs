@@ -46,6 +46,10 @@ pub struct Options {
     pub limits: Limits,
     /// Networks of clients that are answered; `None` for all.
     pub clients: Option<ClientNetworks>,
+    /// Networks of load balancers, which tell the addresses of their clients with the PROXY protocol.
+    pub balancers: Option<ClientNetworks>,
+    /// Listening sockets without TLS, beside the others.
+    pub plain: Vec<TcpListener>,
     /// Certificate and key; without them the server speaks no TLS.
     pub tls: Option<Arc<TlsFiles>>,
     /// Log of requests.

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use esker_store::{Authorities, StoreError};
+use esker_store::{Authorities, Proxies, StoreError};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -98,6 +98,8 @@ pub struct ProxyOptions {
     pub keys: FindKeys,
     /// Trusted certificate authorities of upstream servers.
     pub authorities: Authorities,
+    /// Proxies between this one and the servers.
+    pub parents: Proxies,
 }
 
 impl ProxyOptions {
@@ -115,6 +117,7 @@ impl ProxyOptions {
             record_use: None,
             keys: Arc::new(|_| None),
             authorities: Authorities::default(),
+            parents: Proxies::direct(),
         }
     }
 }
@@ -185,6 +188,7 @@ impl ProxyState {
         let upstream = UpstreamOptions {
             destinations,
             authorities: options.authorities,
+            parents: options.parents,
             peers,
             ..UpstreamOptions::of(&cache)
         };

@@ -42,6 +42,11 @@ impl ProxyServer {
         self.server.address()
     }
 
+    /// Returns true if TLS is spoken at that address.
+    pub fn is_secure(&self) -> bool {
+        self.server.addresses().first().is_some_and(|(_, is_secure)| *is_secure)
+    }
+
     /// Returns a handle that stops the proxy.
     pub fn stopper(&self) -> Stopper {
         self.server.stopper()

@@ -36,6 +36,8 @@ const READERS_OF_STORAGE: usize = 16;
 pub struct Server {
     runtime: Runtime,
     listeners: Vec<TcpListener>,
+    /// Listening sockets without TLS.
+    plain: Vec<TcpListener>,
     address: SocketAddr,
     tls: Option<Arc<TlsFiles>>,
     transport: Arc<Transport>,
@@ -112,7 +114,8 @@ impl Server {
             .map_err(ServeError::Threads)?;
         let limits = options.limits;
         let mut address = SocketAddr::from(([0, 0, 0, 0], 0));
-        for listener in options.metrics.iter().chain(listeners.iter().rev()) {
+        for listener in options.metrics.iter().chain(options.plain.iter().rev()).chain(listeners.iter().rev())
+        {
             let failed =
                 |source| ServeError::Listen { address: listener.local_addr().unwrap_or(address), source };
             // The standard library has the kernel keep no more than 128 clients waiting.
@@ -121,17 +124,26 @@ impl Server {
             listener.set_nonblocking(true).map_err(failed)?;
             address = listener.local_addr().map_err(failed)?;
         }
-        let transport = Transport::admitting(options.clients, limits, handler, counters);
+        let admitted = (options.clients, options.balancers);
+        let transport = Transport::admitting(admitted, limits, handler, counters);
         let monitor = options.metrics.map(|listener| {
             let limits = Limits { connections: MONITORS_MAX, ..Limits::default() };
             (listener, Transport::new(limits, monitor, Arc::default()))
         });
-        Ok(Self { runtime, listeners, address, tls: options.tls, transport, monitor, storages: None })
+        let (plain, tls) = (options.plain, options.tls);
+        Ok(Self { runtime, listeners, plain, address, tls, transport, monitor, storages: None })
     }
 
     /// Returns the address of the first listening socket.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the addresses of all listening sockets for clients, and whether TLS is spoken there.
+    pub fn addresses(&self) -> Vec<(SocketAddr, bool)> {
+        let usual = self.listeners.iter().map(|listener| (listener, self.tls.is_some()));
+        let all = usual.chain(self.plain.iter().map(|listener| (listener, false)));
+        all.filter_map(|(listener, secure)| Some((listener.local_addr().ok()?, secure))).collect()
     }
 
     /// Returns a handle that stops the server.
@@ -142,7 +154,7 @@ impl Server {
 
     /// Serves until the server is stopped.
     pub fn run(self) -> Result<Served, ServeError> {
-        let Self { runtime, listeners, address, tls, transport, monitor, storages } = self;
+        let Self { runtime, listeners, plain, address, tls, transport, monitor, storages } = self;
         let taken = transport.clone();
         if let Some(storages) = storages.clone() {
             runtime.spawn(async move { storages.look().await });
@@ -153,7 +165,9 @@ impl Server {
             if let Some(tls) = &tls {
                 tokio::spawn(tls.clone().follow());
             }
-            let served = listeners.into_iter().map(|listener| (listener, tls.as_deref(), &taken, &slots));
+            let served = listeners.into_iter().map(|listener| (listener, tls.as_deref()));
+            let served = served.chain(plain.into_iter().map(|listener| (listener, None)));
+            let served = served.map(|(listener, tls)| (listener, tls, &taken, &slots));
             let (measured, watcher) = monitor.unzip();
             let measured = measured.zip(watcher.as_ref());
             let measured = measured.map(|(listener, transport)| (listener, None, transport, &monitors));

@@ -6,6 +6,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod admission;
+mod balancer;
 pub(crate) mod body;
 pub(crate) mod chunk;
 mod client_rate;
@@ -101,24 +102,27 @@ pub(crate) struct Transport {
     pub(crate) handler: Arc<dyn Handler>,
     /// Networks of clients that are answered; none for all.
     pub(crate) clients: Option<ClientNetworks>,
+    /// Networks of load balancers, which tell the addresses of their clients.
+    pub(crate) balancers: Option<ClientNetworks>,
     client_rate: Option<ClientRate>,
     pub(crate) state: tokio::sync::watch::Sender<State>,
 }
 
 impl Transport {
     pub(crate) fn new(limits: Limits, handler: Arc<dyn Handler>, counters: Arc<Counters>) -> Arc<Self> {
-        Self::admitting(None, limits, handler, counters)
+        Self::admitting((None, None), limits, handler, counters)
     }
 
-    /// Creates the state of a server for clients in these networks.
+    /// Creates the state of a server for clients in these networks, and behind these load balancers.
     pub(crate) fn admitting(
-        clients: Option<ClientNetworks>,
+        (clients, balancers): (Option<ClientNetworks>, Option<ClientNetworks>),
         limits: Limits,
         handler: Arc<dyn Handler>,
         counters: Arc<Counters>,
     ) -> Arc<Self> {
         Arc::new(Self {
             clients,
+            balancers,
             limits,
             counters,
             admission: AdmissionQueue::default(),
@@ -128,6 +132,11 @@ impl Transport {
             client_rate: limits.client_rate.map(ClientRate::new),
             state: tokio::sync::watch::Sender::new(State::Serving),
         })
+    }
+
+    /// Returns true if a peer is a load balancer, which tells the address of its client.
+    pub(crate) fn is_balancer(&self, peer: IpAddr) -> bool {
+        self.balancers.as_ref().is_some_and(|balancers| balancers.has(peer))
     }
 
     /// Waits until the server stops.

@@ -1,4 +1,4 @@
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use esker_confine::{Policy, Role};
 use esker_format::name::RepositoryName;
 use esker_server::proxy::{AllowedHost, CacheError, FindKeys, ProxyError, ProxyOptions, Upstream};
 use esker_server::{ClientNetwork, ClientNetworks, Options, ProxyServer};
-use esker_store::Authorities;
+use esker_store::{Authorities, Proxies, without_passwords};
 use serde_json::json;
 
 use crate::error::{Context, Failure, Kind, chain};
@@ -15,7 +15,7 @@ use crate::output::{Output, parse_duration, parse_size, show, size};
 use crate::process::confine;
 use crate::process::opener::Openable;
 use crate::process::privileges::Service;
-use crate::serving::{self, Controls, ServingArgs};
+use crate::serving::{self, Controls, ListenAddress, ServingArgs, TlsArgs};
 use crate::settings::Settings;
 use crate::settings::cache::default_server_size;
 use crate::settings::public_keys::{master_keys, public_keys};
@@ -39,9 +39,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NETWORK|HOST", value_parser = parse_allowed)]
     allow: Vec<Allowed>,
 
-    /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one
+    /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one. May be repeated; after
+    /// http:// it has no TLS where others do
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:3128")]
-    listen: SocketAddr,
+    listen: Vec<ListenAddress>,
+
+    /// Proxies between this one and the servers, as `esker mount --proxy` has them [default: $http_proxy, else none]
+    #[arg(long, value_name = "GROUPS")]
+    parent: Option<String>,
 
     /// Folder for the cache, which only this proxy uses
     #[arg(long, value_name = "DIR")]
@@ -75,6 +80,9 @@ pub(crate) struct Args {
     /// Additional CA certificates for TLS, beside those of the system: a file or a folder of files
     #[arg(long, value_name = "FILE|DIR")]
     ca: Vec<PathBuf>,
+
+    #[command(flatten)]
+    tls: TlsArgs,
 
     #[command(flatten)]
     pub(crate) serving: ServingArgs,
@@ -120,7 +128,10 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .hint("name the servers with --upstream URL, or hosts that clients name with --allow HOST"));
     }
     let keys = find_keys(&args.public_key, settings)?;
-    let mut opened = args.serving.open(Service::Proxy, args.listen)?;
+    let parents = parents(args.parent.as_deref(), settings)?;
+    let mut opened = args.serving.open(Service::Proxy, &args.listen, args.tls.is_given())?;
+    // Files of root alone are opened before the privileges are gone.
+    let tls = args.tls.open()?;
     // State and metrics are nothing for clients.
     let monitor = match opened.metrics.take() {
         Some(listener) => listener,
@@ -142,6 +153,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             ..Authorities::default()
         },
         upstreams: args.upstream.clone(),
+        parents,
         allowed: hosts,
         ..ProxyOptions::new(cache)
     };
@@ -154,12 +166,16 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         access_log: access_log.clone(),
         metrics: Some(monitor),
         clients: Some(args.clients()),
+        balancers: args.serving.balancers(),
+        plain: opened.plain,
+        tls: tls.clone(),
         ..Options::default()
     };
     let proxy = ProxyServer::new(opened.listeners, options, serving).map_err(|error| of_proxy(&error))?;
-    let url = serving::url(proxy.address(), false);
+    let is_secure = tls.is_some() && proxy.is_secure();
+    let url = serving::url(proxy.address(), is_secure);
     let manager = opened.manager.clone();
-    Controls { stopper: proxy.stopper(), tls: None, access_log, manager, reload: None }.start(signals)?;
+    Controls { stopper: proxy.stopper(), tls, access_log, manager, reload: None }.start(signals)?;
     let value = json!({
         "event": "ready",
         "url": url,
@@ -185,6 +201,16 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
+/// Returns the proxies between this one and the servers.
+fn parents(named: Option<&str>, settings: &Settings) -> Result<Proxies, Failure> {
+    let by_variable = settings.environment.proxy();
+    let Some(groups) = named.or(by_variable.map(|_| "auto")) else { return Ok(Proxies::direct()) };
+    Proxies::parse(groups, by_variable).map_err(|error| {
+        Failure::usage(format!("--parent {:?}: {error}", without_passwords(groups)))
+            .hint("write it like 'http://squid1:3128|http://squid2:3128;DIRECT'")
+    })
+}
+
 /// Returns what the proxy may read, and the cache that it may change. Of the usual folder of keys it may list names; that
 /// folder has private keys, too.
 fn policy(args: &Args, cache: &Path, settings: &Settings) -> Policy {
@@ -195,7 +221,7 @@ fn policy(args: &Args, cache: &Path, settings: &Settings) -> Policy {
 
 /// Returns the files that are opened for the proxy when they are others.
 fn openable(args: &Args, settings: &Settings) -> Openable {
-    let files = args.public_key.iter().chain(&args.ca);
+    let files = args.public_key.iter().chain(&args.ca).chain(args.tls.files());
     files.fold(Openable::of_machine(), |openable, file| openable.file(file)).keys(&settings.keys)
 }
 

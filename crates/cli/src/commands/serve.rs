@@ -1,4 +1,3 @@
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use crate::process::opener::Openable;
 use crate::process::privileges::Service;
 use crate::publisher::refuse_address;
 use crate::serving::storage::{self, StorageArgs};
-use crate::serving::{self, Controls, ServingArgs, TlsArgs};
+use crate::serving::{self, Controls, ListenAddress, ServingArgs, TlsArgs};
 use crate::settings::Settings;
 
 /// Serves repositories over HTTP to Esker, CernVM-FS clients and browsers.
@@ -26,8 +25,7 @@ use crate::settings::Settings;
 /// object storage (s3://, gs://, az://) is served through a cache folder. Clients can access only the files that they
 /// need. It speaks HTTP/1.1 and HTTP/2, and TLS with a certificate. After Ctrl-C
 /// or SIGTERM the server finishes the responses in progress; a second signal ends it at once. SIGHUP opens the access
-/// log again and reads the certificate again; without either it ends the server. A socket that systemd passes is used
-/// in place of --listen.
+/// log again and reads the certificate again. A socket that systemd passes is used in place of --listen.
 ///
 /// Example: esker serve /srv/cvmfs --listen 0.0.0.0:8000
 #[derive(clap::Args, Debug)]
@@ -37,9 +35,10 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR|URL")]
     folders: Vec<PathBuf>,
 
-    /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one
+    /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one. May be repeated; after
+    /// http:// it has no TLS where others do
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000")]
-    listen: SocketAddr,
+    listen: Vec<ListenAddress>,
 
     /// Network of clients that are answered, as ADDRESS/BITS [default: all]
     #[arg(long, value_name = "NETWORK")]
@@ -72,7 +71,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
     // A wrong command line opens no socket.
     args.storage.check(&buckets)?;
-    let mut opened = args.serving.open(Service::Serve, args.listen)?;
+    let mut opened = args.serving.open(Service::Serve, &args.listen, args.tls.is_given())?;
     // Files of root alone are opened before the privileges are gone.
     let tls = args.tls.open()?;
     let geo = args.geo_database.as_deref().map(GeoDatabase::open).transpose();
@@ -118,6 +117,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let options = Options {
         limits: args.serving.limits(),
         clients: (!args.allow.is_empty()).then(|| ClientNetworks::new(&args.allow, "server")),
+        balancers: args.serving.balancers(),
+        plain: opened.plain,
         tls: tls.clone(),
         access_log: access_log.clone(),
         metrics: opened.metrics,
@@ -129,14 +130,16 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         ServeError::Cache(error) => storage::of_cache(error),
         error => Failure::new(Kind::Failed, format!("can't serve: {}", chain(error))),
     })?;
-    let url = serving::url(server.address(), tls.is_some());
+    let urls: Vec<String> =
+        server.addresses().into_iter().map(|(address, secure)| serving::url(address, secure)).collect();
+    let url = urls.first().cloned().unwrap_or_default();
     let metrics_url = match monitoring {
         Some(address) => format!("{}/metrics", serving::url(address, false)),
         None => format!("{url}/metrics"),
     };
     let manager = opened.manager.clone();
     Controls { stopper: server.stopper(), tls, access_log, manager, reload: None }.start(signals)?;
-    announce(args, &url, &metrics_url, &names)?;
+    announce(args, &urls, &metrics_url, &names)?;
     serving::tell_ready(&opened.manager, "server");
     let served = server.run().context(Kind::Network, "the server ended")?;
     let mut out = Output::new();
@@ -168,20 +171,22 @@ fn openable(args: &Args) -> Openable {
 }
 
 /// Prints the address once connections are accepted.
-fn announce(args: &Args, url: &str, metrics: &str, names: &[String]) -> Result<(), Failure> {
+fn announce(args: &Args, urls: &[String], metrics: &str, names: &[String]) -> Result<(), Failure> {
     let mut out = Output::new();
+    let url = urls.first().map_or("", String::as_str);
     if args.serving.json {
         let repositories: Vec<_> =
             names.iter().map(|name| json!({ "name": name, "url": format!("{url}/cvmfs/{name}") })).collect();
         out.json(&json!({
             "event": "ready",
             "url": url,
+            "urls": urls,
             "metrics": metrics,
             "pid": std::process::id(),
             "repositories": repositories,
         }))?;
     } else {
-        out.line(format!("serving at {url}/"))?;
+        urls.iter().try_for_each(|url| out.line(format!("serving at {url}/")))?;
         for name in names {
             out.line(format!("  {url}/cvmfs/{name}"))?;
         }

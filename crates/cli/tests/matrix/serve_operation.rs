@@ -136,6 +136,34 @@ fn a_hangup_opens_the_access_log_again_and_reads_the_certificate_again() {
 }
 
 #[test]
+fn a_server_listens_at_several_addresses_and_a_hangup_never_ends_it() {
+    let repository = fixture::FULL.unpack();
+    let authority = Authority::new();
+    let (certificate, key) = authority.sign("IP:127.0.0.1", 1);
+    let text = |path: &Path| path.to_str().expect("text").to_owned();
+    let (certificate, key) = (text(&certificate), text(&key));
+    let two = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+    let mut serving = Serving::start(&mut esker(&repository.path(), &two));
+    serving.signal(Signal::HUP);
+    let address = |serving: &Serving, at: usize, scheme: &str| {
+        let url = serving.ready["urls"][at].as_str().expect("a URL");
+        url.strip_prefix(scheme).expect(url).to_owned()
+    };
+    for at in 0..2 {
+        assert!(get(&address(&serving, at, "http://"), TOP).starts_with("HTTP/1.1 200"), "{at}");
+    }
+    serving.signal(Signal::TERM);
+    assert!(serving.child.wait().expect("its end").success());
+    let both = ["--listen", "127.0.0.1:0", "--listen", "http://127.0.0.1:0"];
+    let secure = [&both[..], &["--tls-cert", &certificate, "--tls-key", &key]].concat();
+    let serving = Serving::start(&mut esker(&repository.path(), &secure));
+    address(&serving, 0, "https://");
+    assert!(get(&address(&serving, 1, "http://"), TOP).starts_with("HTTP/1.1 200"));
+    let refused = esker(&repository.path(), &["--listen", "https://127.0.0.1:0"]).output().expect("esker");
+    assert_eq!(refused.status.code(), Some(2), "{}", words(&refused));
+}
+
+#[test]
 fn serve_prints_https_and_metrics_addresses() {
     let repository = fixture::FULL.unpack();
     let authority = Authority::new();

@@ -11,6 +11,7 @@ use esker_testkit::fixture::{self, FULL};
 use esker_testkit::mirror::Mirror;
 use esker_testkit::object::{self, Algorithm};
 use esker_testkit::tree_scan::{differences, scan_tree};
+use esker_testkit::web::Authority;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, SocketType, connect, socket};
 use serde_json::Value;
@@ -33,8 +34,13 @@ impl Drop for Proxy {
 }
 
 fn start(server: &str, cache: &Path, key: &Path, listen: &str) -> Proxy {
+    start_with(server, cache, key, &["--listen", listen])
+}
+
+fn start_with(server: &str, cache: &Path, key: &Path, options: &[&str]) -> Proxy {
     let mut proxy = Command::new(esker_binary())
-        .args(["proxy", "--json", "--head-age", "0", "--upstream", server, "--listen", listen])
+        .args(["proxy", "--json", "--head-age", "0", "--upstream", server])
+        .args(options)
         .arg("--cache")
         .arg(cache)
         .arg("--public-key")
@@ -58,6 +64,36 @@ fn reads_as(env: &TestEnv, tag: &str, url: &str, options: &[&str]) {
     let found = mounted.does(|| scan_tree(&mounted.path("")));
     let complaints = differences(&env.fixture().listing(tag), &found, env.person.ownership());
     assert!(complaints.is_empty(), "{tag}:\n  {}", complaints.join("\n  "));
+}
+
+/// With TLS and a second address without, for clients that know only that.
+#[test]
+fn nodes_use_the_proxy_as_a_server_with_tls() {
+    let repository = FULL.unpack();
+    let root = tempfile::tempdir().expect("a folder");
+    symlink(repository.document_root(), root.path().join("cvmfs")).expect("a link");
+    let env = TestEnv::at(TestUser::ordinary(), repository, Mirror::serve(root.path()));
+    let authority = Authority::new();
+    let (certificate, key) = authority.sign("IP:127.0.0.1", 1);
+    let text = |path: &Path| path.to_str().expect("text").to_owned();
+    let (certificate, key) = (text(&certificate), text(&key));
+    let options = [
+        "--listen",
+        "127.0.0.1:0",
+        "--listen",
+        "http://127.0.0.1:0",
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+    ];
+    let server = format!("http://{}", env.mirror.address());
+    let proxy = start_with(&server, &root.path().join("cache"), &env.path("key.pub"), &options);
+    assert!(proxy.1.starts_with("https://"), "{}", proxy.1);
+    let trusted = env.path("authority.pem");
+    std::fs::copy(authority.certificate(), &trusted).expect("a certificate");
+    let [.., newest] = fixture::TAGS;
+    reads_as(&env, newest, &format!("{}/cvmfs/full.test", proxy.1), &["--ca", &text(&trusted)]);
 }
 
 #[test]

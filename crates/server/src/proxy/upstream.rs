@@ -8,8 +8,8 @@ use std::time::Duration;
 use esker_format::object::ObjectName;
 use esker_object_storage::connect_bucket;
 use esker_store::{
-    Authorities, Callback, Cause, Engine, EngineOptions, Expected, Fetch, HttpOptions, Priority, Relay,
-    RetryPolicy, Servers, Source, Spool, StoreError, Stored, Urgency, connect, connect_straight,
+    Authorities, Callback, Cause, Engine, EngineOptions, Expected, Fetch, HttpOptions, Priority, Proxies,
+    Relay, RetryPolicy, Servers, Source, Spool, StoreError, Stored, Urgency, connect, connect_straight,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;
@@ -40,6 +40,7 @@ pub(crate) struct Upstream {
     engine: Engine,
     destinations: Destinations,
     authorities: Authorities,
+    parents: Proxies,
     pub(crate) peers: Peers,
     /// Repositories in object storage, by their names: their addresses and sources.
     storages: HashMap<String, (String, Arc<dyn Source>)>,
@@ -57,6 +58,8 @@ pub(crate) struct Upstream {
 pub(crate) struct UpstreamOptions {
     pub(crate) destinations: Destinations,
     pub(crate) authorities: Authorities,
+    /// Proxies between this one and the servers.
+    pub(crate) parents: Proxies,
     pub(crate) peers: Peers,
     /// Repositories in object storage.
     pub(crate) storages: Vec<RepositoryStorage>,
@@ -72,6 +75,7 @@ impl UpstreamOptions {
         Self {
             destinations: Destinations::default(),
             authorities: Authorities::default(),
+            parents: Proxies::direct(),
             peers: Peers::default(),
             storages: Vec::new(),
             spool: Arc::new(CacheSpool(cache.clone())),
@@ -121,7 +125,8 @@ impl Upstream {
             ..RetryPolicy::default()
         };
         let engine = Engine::start(EngineOptions { http, retry, memory: RECEIVED_MAX })?;
-        let UpstreamOptions { destinations, authorities, peers, storages, spool, object_max, via } = options;
+        let UpstreamOptions { destinations, authorities, parents, peers, storages, spool, object_max, via } =
+            options;
         let (permits, host_permits) = (Semaphore::new(AT_ONCE), Semaphore::new(AT_ONCE / 2));
         let connect = |storage: RepositoryStorage| {
             let source = connect_bucket(&engine, &storage.bucket, &storage.settings)?;
@@ -132,6 +137,7 @@ impl Upstream {
             engine,
             destinations,
             authorities,
+            parents,
             peers,
             storages,
             permits,
@@ -163,6 +169,7 @@ impl Upstream {
         let servers = Servers {
             urls: urls.clone(),
             authorities: self.authorities.clone(),
+            proxies: self.parents.clone(),
             ..Servers::direct(String::new())
         };
         Ok((urls, connect(&self.engine, servers)?))
@@ -174,8 +181,8 @@ impl Upstream {
             return Ok(each.clone());
         }
         let open = |url: &String| {
-            let authorities = self.authorities.clone();
-            connect(&self.engine, Servers { authorities, ..Servers::direct(url.clone()) })
+            let (authorities, proxies) = (self.authorities.clone(), self.parents.clone());
+            connect(&self.engine, Servers { authorities, proxies, ..Servers::direct(url.clone()) })
         };
         let each = place.urls.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         Ok(place.each.get_or_init(|| each).clone())

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::accept::slot;
+use super::balancer;
 use super::body::{Body, Report};
 use super::exchange::Exchange;
 use super::gate::{Gate, Next};
@@ -55,7 +56,7 @@ impl Connection {
 
     /// Waits for the client's first request, then for a slot, and serves the client until it or the server closes.
     pub(crate) async fn run(self, pending: PendingClient, slots: &Arc<Semaphore>) {
-        let (transport, client) = (self.transport.clone(), self.client);
+        let transport = self.transport.clone();
         let first = tokio::select! {
             // A client that has asked leaves no more.
             biased;
@@ -64,6 +65,7 @@ impl Connection {
         };
         drop(pending);
         let Some((gate, exchange, first)) = first else { return };
+        let client = exchange.client;
         let most = transport.limits.client_connections;
         let Some(share) = transport.connections.take_at_most(client.ip(), most) else {
             transport.counters.limited(Limit::Connections);
@@ -78,8 +80,16 @@ impl Connection {
 
     /// Waits for the first request; `None` if none comes.
     async fn first(self) -> Option<(Gate, Arc<Exchange>, Next)> {
-        let Self { stream, client, tls, transport } = self;
+        let Self { mut stream, mut client, tls, transport } = self;
         let limit = transport.limits.head;
+        if transport.is_balancer(client.ip()) {
+            let told = timeout(limit, balancer::client(&mut stream)).await.ok()?.ok()?;
+            client = told.unwrap_or(client);
+            if told.is_some() && transport.clients.as_ref().is_some_and(|clients| !clients.has(client.ip())) {
+                transport.counters.limited(Limit::Networks);
+                return None;
+            }
+        }
         let wire = match tls {
             None => Wire::Plain(stream),
             Some(acceptor) => {

@@ -33,7 +33,8 @@ impl<'t> Strangers<'t> {
 
     /// Returns the connection of a client that is answered; refuses others with status 403.
     pub(crate) fn admit(&self, stream: TcpStream, client: IpAddr, is_secure: bool) -> Option<TcpStream> {
-        let clients = self.transport.clients.as_ref();
+        // The client behind a load balancer is looked at once that has told its address.
+        let clients = self.transport.clients.as_ref().filter(|_| !self.transport.is_balancer(client));
         let Some(clients) = clients.filter(|clients| !clients.has(client)) else { return Some(stream) };
         self.transport.counters.limited(Limit::Networks);
         // TLS would take more work than such a client is worth.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use esker_server::{Limits, Options, TlsFiles};
+use esker_server::{Limits, Options, Server, TlsFiles};
 use esker_testkit::fixture::FULL;
 use esker_testkit::waiting::until;
 use esker_testkit::web::Authority;
@@ -60,8 +60,10 @@ fn files_are_served_with_tls_and_a_renewed_certificate_is_used() {
     let authority = Authority::new();
     let (certificate, key) = authority.sign("DNS:server.test", 1);
     let tls = Arc::new(TlsFiles::open(&certificate, &key).expect("a certificate"));
-    let options = Options { tls: Some(tls.clone()), ..Options::default() };
-    let server = Running::with(&[repository.document_root().to_owned()], options);
+    let open = Server::listen("127.0.0.1:0".parse().expect("an address")).expect("listening");
+    let address = open.local_addr().expect("an address");
+    let options = Options { tls: Some(tls.clone()), plain: vec![open], ..Options::default() };
+    let mut server = Running::with(&[repository.document_root().to_owned()], options);
     let config = trusting(&authority.certificate(), &[]);
     let mut stream = connect(&server, &config).expect("a connection");
     let first = stream.conn.peer_certificates().expect("certificates").to_vec();
@@ -75,6 +77,10 @@ fn files_are_served_with_tls_and_a_renewed_certificate_is_used() {
     let mut alert = Vec::new();
     let _ = plain.0.read_to_end(&mut alert);
     assert!(!alert.starts_with(b"HTTP"));
+    // A socket beside the others has none.
+    let secure = std::mem::replace(&mut server.address, address);
+    assert_eq!(server.get(TOP).body, repository.read(".cvmfspublished"));
+    server.address = secure;
     let (renewed, renewed_key) = authority.sign("DNS:server.test", 2);
     std::fs::copy(&renewed, &certificate).expect("a file");
     assert!(tls.reload().is_err(), "the key is still the old one");

@@ -83,6 +83,7 @@ pub(super) struct ServerArgs {
     pub(super) serving: ServingArgs,
 }
 
+
 /// Repositories of a gateway by their names.
 type Places = BTreeMap<RepositoryName, Arc<Place>>;
 
@@ -104,7 +105,7 @@ pub(super) fn run(args: ServerArgs, settings: &Settings) -> Result<(), Failure> 
         privileges::give_folder(&state, account, true)
             .context(Kind::Failed, format!("can't give {} to user {}", state.display(), account.name))?;
     }
-    let mut opened = args.serving.open_as(account, args.listen)?;
+    let mut opened = args.serving.open_as(account, &[args.listen.into()], args.tls.is_given())?;
     let tls = args.tls.open()?;
     // Files of its user in the folder of temporary files are not the gateway's to change.
     set_temporary_folder(state.clone());
@@ -122,6 +123,7 @@ pub(super) fn run(args: ServerArgs, settings: &Settings) -> Result<(), Failure> 
     let access_log = args.serving.start_log(&mut opened)?;
     let options = Options {
         limits: args.serving.limits(),
+        balancers: args.serving.balancers(),
         clients: (!args.allow.is_empty()).then(|| ClientNetworks::new(&args.allow, "gateway")),
         tls: tls.clone(),
         access_log: access_log.clone(),

@@ -1,8 +1,23 @@
 use std::io::Write;
 
 use esker_server::proxy::{AllowedHost, ProxyOptions};
+use esker_store::Proxies;
 
 use super::site::{MANIFEST, Origin, Proxy, options};
+
+#[test]
+fn a_proxy_behind_another_one_asks_the_servers_through_it() {
+    let (origin, outer, inner) = (Origin::start(), tempfile::tempdir(), tempfile::tempdir());
+    let (outer, inner) = (outer.expect("a folder"), inner.expect("a folder"));
+    let parent = Proxy::start(options(outer.path(), &[&origin]));
+    let parents = Proxies::parse(&parent.url(), None).expect("a proxy");
+    let proxy = Proxy::start(ProxyOptions { parents, ..options(inner.path(), &[&origin]) });
+    let object = origin.add(b"content");
+    assert_eq!((proxy.get(MANIFEST).status, proxy.get(&object).body), (200, origin.stored(&object)));
+    let fetched = parent.status()["objects"]["fetched"].as_u64();
+    assert!(fetched >= Some(1), "{fetched:?}");
+    assert_eq!(origin.asked(&object), 1);
+}
 
 #[test]
 fn other_destinations_are_forbidden() {
