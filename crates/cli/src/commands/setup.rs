@@ -7,8 +7,9 @@ use esker_format::name::RepositoryName;
 
 use crate::error::{Context, Failure, Kind, warn};
 use crate::machine::setup::content::{self, With};
+use crate::machine::setup::services::Service;
 use crate::machine::setup::{Item, Left, Machine, Plan, serving, undo};
-use crate::output::Output;
+use crate::output::{Output, parse_rate};
 use crate::settings::Settings;
 
 commands! {
@@ -21,6 +22,22 @@ commands! {
     Mount(MountArgs) => mount(&args);
     Replicate(ReplicateArgs) => replicate(&args);
     Serve(ServeArgs) => serve(&args);
+    Proxy(ProxyArgs) => proxy(&args);
+    /// Writes a systemd unit for the broker, one cache for all users of this node.
+    ///
+    /// Example: esker setup broker --root stage --program /usr/bin/esker
+    Broker(ProgramArgs) => service(&args, Service::broker, "esker-broker.service");
+    Check(CheckArgs) => timed(&args.on, |program| Service::check(program, &args.scrub), ("esker-check", WEEKLY));
+    /// Writes a systemd service and timer that collect old revisions of all repositories and replicas each day.
+    ///
+    /// Example: esker setup collect --root stage --program /usr/bin/esker
+    Collect(ProgramArgs) => timed(&args, Service::collect, ("esker-collect", DAILY));
+    /// Writes a systemd service and timer that sign the whitelists of all repositories again each week.
+    ///
+    /// The master keys have to be in the keys folder; a passphrase comes from a credential of systemd.
+    ///
+    /// Example: esker setup resign --root stage --program /usr/bin/esker
+    Resign(ProgramArgs) => timed(&args, Service::resign, ("esker-resign", WEEKLY));
     Gateway(GatewayArgs) => gateway(&args);
     /// Writes systemd units that serve the metrics of all mounts at 127.0.0.1:9868.
     ///
@@ -81,13 +98,54 @@ pub(crate) struct MountArgs {
     on: ProgramArgs,
 }
 
+/// Times of timers.
+const DAILY: &str = "OnCalendar=daily\nRandomizedDelaySec=2h\nPersistent=true\n";
+const WEEKLY: &str = "OnCalendar=weekly\nRandomizedDelaySec=6h\nPersistent=true\n";
+
+/// Writes a systemd unit for the proxy of a site, which caches repositories for its clients.
+///
+/// Example: esker setup proxy --upstream http://server --root stage
+#[derive(clap::Args, Debug)]
+pub(crate) struct ProxyArgs {
+    /// Server of repositories; further ones are used when those before fail
+    #[arg(long, value_name = "URL", required = true)]
+    upstream: Vec<String>,
+
+    /// Address to listen on
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:3128")]
+    listen: SocketAddr,
+
+    #[command(flatten)]
+    on: ProgramArgs,
+}
+
+/// Writes a systemd service and timer that check all repositories and replicas each week, with their bytes.
+///
+/// Example: esker setup check --root stage --program /usr/bin/esker
+#[derive(clap::Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// Maximum rate of reads
+    #[arg(long, value_name = "RATE", default_value = "50M/s", value_parser = rate)]
+    scrub: String,
+
+    #[command(flatten)]
+    on: ProgramArgs,
+}
+
+/// Returns a rate as it is written, if it is one.
+fn rate(text: &str) -> Result<String, String> {
+    parse_rate(text).map(|_| text.to_owned())
+}
+
 /// Writes systemd units that keep replicas up to date.
+///
+/// Without names one service follows all replicas, also those that are made later.
 ///
 /// Example: esker setup replicate sw.example.org --root stage
 #[derive(clap::Args, Debug)]
 pub(crate) struct ReplicateArgs {
-    /// Replicas
-    #[arg(value_name = "NAME", required = true)]
+    /// Replicas [default: all]
+    #[arg(value_name = "NAME")]
     names: Vec<String>,
 
     /// Replicate each ten minutes [default: as the server announces revisions]
@@ -278,9 +336,38 @@ fn next_steps(args: &MountArgs, machine: &Machine, mount_dir: &Path) -> Vec<Stri
 fn replicate(args: &ReplicateArgs) -> Result<(), Failure> {
     let machine = args.on.machine.machine()?;
     let (program, names) = (args.on.program(&machine)?, names(&args.names)?);
-    let units = names.iter().flat_map(|name| content::replica(&program, name.as_str(), !args.timer));
-    let next = start(args.names.iter().map(|name| content::replica_unit(name, args.timer)));
+    let names: Vec<Option<&str>> = match names.as_slice() {
+        [] => vec![None],
+        names => names.iter().map(|name| Some(name.as_str())).collect(),
+    };
+    let units = names.iter().flat_map(|name| content::replica(&program, *name, !args.timer));
+    let next = start(names.iter().map(|name| content::replica_unit(*name, args.timer)));
     args.on.make(&machine, units.collect(), &[next])
+}
+
+fn proxy(args: &ProxyArgs) -> Result<(), Failure> {
+    args.upstream.iter().try_for_each(|url| check_place(url))?;
+    let upstreams: String = args.upstream.iter().map(|url| format!(" --upstream {url}")).collect();
+    let options = format!("{upstreams} --listen {}", args.listen);
+    service(&args.on, |program| Service::proxy(program, &options), "esker-proxy.service")
+}
+
+/// Writes a service that runs from the start of the machine on.
+fn service<'s>(on: &ProgramArgs, make: impl FnOnce(&Path) -> Service<'s>, name: &str) -> Result<(), Failure> {
+    let machine = on.machine.machine()?;
+    let items = make(&on.program(&machine)?).enabled();
+    on.make(&machine, items, &[start([name.to_owned()])])
+}
+
+/// Writes a service that a timer starts.
+fn timed<'s>(
+    on: &ProgramArgs,
+    make: impl FnOnce(&Path) -> Service<'s>,
+    (name, when): (&str, &str),
+) -> Result<(), Failure> {
+    let machine = on.machine.machine()?;
+    let items = make(&on.program(&machine)?).timed(when);
+    on.make(&machine, items, &[start([format!("{name}.timer")])])
 }
 
 fn metrics(args: &ProgramArgs) -> Result<(), Failure> {
@@ -307,11 +394,12 @@ fn gateway(args: &GatewayArgs) -> Result<(), Failure> {
     let tls = args.tls_cert.iter().zip(&args.tls_key);
     let tls: String = tls.map(|(cert, key)| format!(" --tls-cert {cert} --tls-key {key}")).collect();
     let options = format!(" --storage {} --listen {}{tls}", args.storage, args.listen);
-    let units = content::gateway(&args.on.program(&machine)?, &options);
+    let units = Service::gateway(&args.on.program(&machine)?, &options).enabled();
     let credentials = args.storage.contains("://").then(|| {
         "write the credentials of the bucket into /etc/esker/gateway.env, readable by root alone".to_owned()
     });
-    let next = ["esker gateway key add KEY NAME/PATH".to_owned(), start([content::GATEWAY_UNIT.to_owned()])];
+    let next =
+        ["esker gateway key add KEY NAME/PATH".to_owned(), start(["esker-gateway.service".to_owned()])];
     args.on.make(&machine, units, &credentials.into_iter().chain(next).collect::<Vec<_>>())
 }
 

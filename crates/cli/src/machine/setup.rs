@@ -3,6 +3,7 @@
 pub(crate) mod content;
 mod machine;
 mod record;
+pub(crate) mod services;
 pub(crate) mod serving;
 
 use std::fs;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Item;
+use super::services::Service;
 
 /// Program that mounts repositories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -111,132 +112,45 @@ pub(crate) fn metrics(program: &Path) -> Vec<Item> {
          \n\
          [Install]\n\
          WantedBy=sockets.target\n";
-    // One process reads control sockets of all users as root, the other one becomes a user of its own. Users without a login
-    // have theirs below /tmp.
-    let service = format!(
-        "[Unit]\n\
-         Description=Metrics of Esker's mounts\n\
-         Requires=esker-metrics.socket\n\
-         \n\
-         [Service]\n\
-         Type=notify\n\
-         ExecStart={program} metrics --listen\n\
-         Restart=on-failure\n\
-         CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_SETGID CAP_SETUID\n\
-         NoNewPrivileges=yes\n\
-         ProtectSystem=strict\n\
-         ProtectHome=read-only\n\
-         ProtectKernelTunables=yes\n\
-         ProtectControlGroups=yes\n\
-         RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6\n\
-         MemoryMax=256M\n",
-        program = program.display()
-    );
     vec![
-        unit("esker-metrics.service", &service),
+        unit("esker-metrics.service", &metrics_service(program)),
         unit("esker-metrics.socket", socket),
         enabled("sockets", "esker-metrics.socket"),
     ]
 }
 
-/// Returns the service that keeps a replica up to date, enabled; with a timer it runs each ten minutes.
-pub(crate) fn replica(program: &Path, name: &str, follows: bool) -> Vec<Item> {
-    let program = program.display();
-    let (kind, options, install) = match follows {
-        true => (
-            "Type=exec\nRestart=always\nRestartSec=30",
-            " --follow",
-            "\n[Install]\nWantedBy=multi-user.target\n",
-        ),
-        false => ("Type=oneshot", "", ""),
+/// Returns the service of metrics. One process reads control sockets of all users as root, the other one becomes a user of its
+/// own. Users without a login have theirs below /tmp.
+pub(super) fn metrics_service(program: &Path) -> String {
+    let service = Service {
+        name: "esker-metrics",
+        description: "Metrics of Esker's mounts".to_owned(),
+        command: format!("{} metrics --listen", program.display()),
+        kind: "notify",
+        capabilities: Some("CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_SETGID CAP_SETUID"),
+        writes: "",
+        network: true,
+        further: "ProtectHome=read-only\nProtectProc=invisible\nUMask=0077\nMemoryMax=256M\n".to_owned(),
+        unit: "Requires=esker-metrics.socket\n".to_owned(),
+        install: "",
     };
-    let service = format!(
-        "[Unit]\n\
-         Description=Replica of {name}\n\
-         Wants=network-online.target\n\
-         After=network-online.target\n\
-         \n\
-         [Service]\n\
-         {kind}\n\
-         ExecStart={program} replicate {name}{options} --quiet\n\
-         Nice=5\n\
-         NoNewPrivileges=yes\n\
-         PrivateTmp=yes\n\
-         ProtectHome=read-only\n\
-         {install}"
-    );
-    let mut items = vec![unit(&replica_unit(name, false), &service)];
-    let wanted_by = match follows {
-        true => "multi-user",
-        false => {
-            let text = format!(
-                "[Unit]\n\
-                 Description=Replica of {name}, each ten minutes\n\
-                 \n\
-                 [Timer]\n\
-                 OnBootSec=1min\n\
-                 OnUnitActiveSec=10min\n\
-                 RandomizedDelaySec=1min\n\
-                 \n\
-                 [Install]\n\
-                 WantedBy=timers.target\n"
-            );
-            items.push(unit(&replica_unit(name, true), &text));
-            "timers"
-        }
-    };
-    items.push(enabled(wanted_by, &replica_unit(name, !follows)));
-    items
+    service.text()
+}
+
+/// Returns the service that keeps a replica up to date, or all of them, enabled; with a timer it runs each ten minutes.
+pub(crate) fn replica(program: &Path, name: Option<&str>, follows: bool) -> Vec<Item> {
+    let unit = name.map_or_else(|| "esker-replicate".to_owned(), |name| format!("esker-replicate-{name}"));
+    let service = Service::replica(program, &unit, name.unwrap_or("--all"), follows);
+    match follows {
+        true => service.enabled(),
+        false => service.timed("OnBootSec=1min\nOnUnitActiveSec=10min\nRandomizedDelaySec=1min\n"),
+    }
 }
 
 /// Returns the name of a replica's service, or of its timer.
-pub(crate) fn replica_unit(name: &str, timer: bool) -> String {
-    format!("esker-replicate-{name}.{}", if timer { "timer" } else { "service" })
-}
-
-/// Name of the service of a gateway.
-pub(crate) const GATEWAY_UNIT: &str = "esker-gateway.service";
-
-/// Returns the service of a gateway, enabled. It becomes the owner of the repositories itself.
-pub(crate) fn gateway(program: &Path, options: &str) -> Vec<Item> {
-    let program = program.display();
-    let service = format!(
-        "[Unit]\n\
-         Description=Gateway of Esker for publishers without keys\n\
-         Documentation=man:esker-gateway(1)\n\
-         Wants=network-online.target\n\
-         After=network-online.target\n\
-         \n\
-         [Service]\n\
-         Type=notify\n\
-         EnvironmentFile=-/etc/esker/gateway.env\n\
-         ExecStart={program} gateway{options}\n\
-         ExecReload=/bin/kill -HUP $MAINPID\n\
-         Restart=on-failure\n\
-         RestartSec=5\n\
-         LimitNOFILE=65536\n\
-         StateDirectory=esker-gateway\n\
-         StateDirectoryMode=0700\n\
-         CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_SETPCAP CAP_CHOWN CAP_DAC_READ_SEARCH\n\
-         NoNewPrivileges=yes\n\
-         ProtectSystem=full\n\
-         ProtectHome=read-only\n\
-         PrivateTmp=yes\n\
-         PrivateDevices=yes\n\
-         ProtectKernelTunables=yes\n\
-         ProtectKernelModules=yes\n\
-         ProtectControlGroups=yes\n\
-         MemoryDenyWriteExecute=yes\n\
-         RestrictNamespaces=yes\n\
-         RestrictRealtime=yes\n\
-         RestrictSUIDSGID=yes\n\
-         RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX\n\
-         SystemCallArchitectures=native\n\
-         \n\
-         [Install]\n\
-         WantedBy=multi-user.target\n"
-    );
-    vec![unit(GATEWAY_UNIT, &service), enabled("multi-user", GATEWAY_UNIT)]
+pub(crate) fn replica_unit(name: Option<&str>, timer: bool) -> String {
+    let name = name.map(|name| format!("-{name}")).unwrap_or_default();
+    format!("esker-replicate{name}.{}", if timer { "timer" } else { "service" })
 }
 
 /// Returns the automount unit of a repository.
@@ -269,38 +183,6 @@ fn unit_name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Checks that systemd accepts units whose names begin so.
-    #[track_caller]
-    fn verify(items: Vec<Item>, names: &str) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut files = Vec::new();
-        for item in items {
-            if let Item::File { path, text, .. } = item {
-                let file = folder.path().join(path.file_name().expect("a name"));
-                std::fs::write(&file, text).expect("a unit");
-                files.push(file);
-            }
-        }
-        let mut verify = std::process::Command::new("systemd-analyze");
-        let output = verify.arg("verify").arg("--man=no").args(&files).output().expect("systemd-analyze");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let ours = said.lines().filter(|line| line.contains(names));
-        assert_eq!(ours.collect::<Vec<_>>(), [""; 0], "{said}");
-    }
-
-    /// systemd accepts the units of replicas, metrics and gateways.
-    #[test]
-    fn units_of_services_are_valid() {
-        if std::process::Command::new("systemd-analyze").arg("--version").output().is_err() {
-            esker_testkit::skip!("no systemd-analyze");
-        }
-        for follows in [false, true] {
-            verify(replica(Path::new("/bin/true"), "sw.example.org", follows), "esker-replicate");
-        }
-        verify(metrics(Path::new("/bin/true")), "esker-metrics");
-        verify(gateway(Path::new("/bin/true"), " --listen 0.0.0.0:4929"), "esker-gateway");
-    }
 
     #[test]
     fn units_are_named_as_systemd_names_them() {
