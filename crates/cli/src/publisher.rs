@@ -64,6 +64,11 @@ pub(crate) struct PublisherArgs {
     #[arg(long, value_name = "DIR|URL", help_heading = "Storage and keys")]
     storage: Option<PathBuf>,
 
+    /// URL of the server of the bucket that --storage names, like https://s3.example.org:9000 [default: $AWS_ENDPOINT_URL,
+    /// else that of the provider]
+    #[arg(long, value_name = "URL", help_heading = "Storage and keys")]
+    endpoint: Option<String>,
+
     /// Folder of the keys NAME.key, NAME.crt, NAME.pub and NAME.masterkey [default: /etc/cvmfs/keys for root, else
     /// ~/.config/esker/keys]
     #[arg(long, value_name = "DIR", help_heading = "Storage and keys")]
@@ -121,12 +126,17 @@ impl PublisherArgs {
     /// Returns the options for repositories and keys in these folders, or in the default ones.
     pub(crate) fn in_folders(storage: Option<&Path>, keys: Option<&Path>) -> Self {
         let owned = |path: Option<&Path>| path.map(ToOwned::to_owned);
-        Self { storage: owned(storage), keys: owned(keys), signer: None }
+        Self { storage: owned(storage), keys: owned(keys), ..Self::default() }
     }
 
     /// Returns the options for repositories in this storage, or in the default one.
     pub(crate) fn in_storage(storage: Option<&Path>) -> Self {
         Self { storage: storage.map(ToOwned::to_owned), ..Self::default() }
+    }
+
+    /// Returns the same options for a bucket at this server.
+    pub(crate) fn with_endpoint(self, endpoint: Option<String>) -> Self {
+        Self { endpoint, ..self }
     }
 
     /// True if the storage or the keys are named.
@@ -168,10 +178,16 @@ impl PublisherArgs {
         settings: &Settings,
     ) -> Result<PathBuf, Failure> {
         let root = Repository::locate(&self.storage_folder(settings)?, name);
-        if let Some(NamedStorage::Bucket(url)) = self.named_storage()? {
-            attach(&url, name, &root, new)?;
+        match self.named_storage()? {
+            Some(NamedStorage::Bucket(url)) => attach(&url, name, &root, new, self.endpoint.as_deref())?,
+            _ => self.refuse_bucket_options(&self.at_endpoint(&BucketArgs::default()))?,
         }
         Ok(root)
+    }
+
+    /// Returns the options of a bucket at the endpoint that is named.
+    fn at_endpoint(&self, bucket: &BucketArgs) -> BucketArgs {
+        bucket.clone().at(self.endpoint.clone())
     }
 
     /// Refuses options of buckets if none is named.
@@ -189,9 +205,10 @@ impl PublisherArgs {
         name: &RepositoryName,
         bucket: &BucketArgs,
     ) -> Result<Option<RememberedStorage>, Failure> {
-        self.refuse_bucket_options(bucket)?;
+        let bucket = self.at_endpoint(bucket);
+        self.refuse_bucket_options(&bucket)?;
         match self.named_storage()? {
-            Some(NamedStorage::Bucket(url)) => described(&url, name, bucket).map(Some),
+            Some(NamedStorage::Bucket(url)) => described(&url, name, &bucket).map(Some),
             _ => Ok(None),
         }
     }
@@ -204,11 +221,12 @@ impl PublisherArgs {
         bucket: &BucketArgs,
         settings: &Settings,
     ) -> Result<(Place, bool), Failure> {
-        self.refuse_bucket_options(bucket)?;
+        let bucket = self.at_endpoint(bucket);
+        self.refuse_bucket_options(&bucket)?;
         let parsed = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
         let root = Repository::locate(&self.storage_folder(settings)?, &parsed);
         let is_known = RememberedStorage::is_at(&root);
-        let root = self.root_for(&parsed, Some(bucket), settings)?;
+        let root = self.root_for(&parsed, Some(&bucket), settings)?;
         let is_new = !is_known && RememberedStorage::is_at(&root);
         let place = self.place_at(name, &root, settings)?;
         place.keys.exposed().iter().for_each(|key| warn_of_key(key));
@@ -370,7 +388,7 @@ pub(crate) struct PublishingArgs<S: clap::Args = SourceArgs> {
     pub(crate) jobs: JobsArgs,
 
     /// Show no progress
-    #[arg(long)]
+    #[arg(long, short)]
     pub(crate) quiet: bool,
 
     /// Print JSON

@@ -133,7 +133,7 @@ pub(crate) struct CheckArgs {
     remove: bool,
 
     /// Show no progress
-    #[arg(long)]
+    #[arg(long, short)]
     quiet: bool,
 }
 

@@ -15,7 +15,7 @@ use crate::process::confine;
 use crate::process::opener::Openable;
 use crate::process::privileges::Service;
 use crate::publisher::refuse_address;
-use crate::serving::storage::{self, StorageArgs};
+use crate::serving::storage::{self, StorageArgs, Stored};
 use crate::serving::{self, Controls, ListenAddress, ServingArgs, TlsArgs};
 use crate::settings::Settings;
 
@@ -30,9 +30,10 @@ use crate::settings::Settings;
 /// Example: esker serve /srv/cvmfs --listen 0.0.0.0:8000
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repository, or folder of repositories, or repository in object storage like s3://BUCKET/PREFIX/NAME [default:
-    /// $ESKER_STORAGE, or /srv/cvmfs for root, else ~/.local/share/esker/repositories]
-    #[arg(value_name = "DIR|URL")]
+    /// Repository, or folder of repositories, or repository in object storage like s3://BUCKET/PREFIX/NAME; or the NAME of one
+    /// that is published from this machine [default: $ESKER_STORAGE, or /srv/cvmfs for root, else
+    /// ~/.local/share/esker/repositories]
+    #[arg(value_name = "DIR|URL|NAME")]
     folders: Vec<PathBuf>,
 
     /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one. May be repeated; after
@@ -64,7 +65,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let (mut folders, buckets) = storage::split(&args.folders)?;
+    let (mut folders, buckets) = storage::split(&args.folders, settings)?;
     if args.folders.is_empty() {
         folders.push(settings.storage(None)?);
     }
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     })?;
     let storages = args.storage.options(&buckets, opened.account.as_ref())?;
     let policy = policy(args, &folders, storages.as_ref());
-    let signals = opened.drop_privileges(policy, openable(args), &settings.environment)?;
+    let signals = opened.drop_privileges(policy, openable(args, &buckets), &settings.environment)?;
     let repositories = Repositories::following(&folders, args.allow_links_to.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
@@ -165,8 +166,8 @@ fn policy(args: &Args, folders: &[PathBuf], storages: Option<&StorageOptions>) -
 }
 
 /// Returns the files that are opened for the server when they are others: also a key that its user can't read.
-fn openable(args: &Args) -> Openable {
-    let files = args.tls.files().chain(args.storage.authorities());
+fn openable(args: &Args, buckets: &[Stored]) -> Openable {
+    let files = args.tls.files().chain(args.storage.authorities(buckets));
     files.fold(Openable::of_machine(), |openable, file| openable.file(file))
 }
 

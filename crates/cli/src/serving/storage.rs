@@ -6,13 +6,17 @@ use std::time::Duration;
 use esker_confine::Policy;
 use esker_format::name::RepositoryName;
 use esker_object_storage::{Bucket, Environment, StorageSettings, StorageUrl};
+use esker_repository::RememberedStorage;
 use esker_server::proxy::{CacheError, RepositoryStorage, StorageOptions};
 
 use crate::error::{Failure, Kind, chain};
 use crate::output::{parse_duration, parse_size};
 use crate::process::confine;
 use crate::process::privileges::Account;
+use crate::publisher::of_operation;
 use crate::serving::cache_folder;
+use crate::settings::Settings;
+use crate::settings::address::is_name;
 use crate::settings::cache::default_server_size;
 
 /// Number of retries of a failed request; a client that waits turns to another server.
@@ -78,14 +82,27 @@ pub(crate) struct StorageArgs {
     storage_anonymous: bool,
 }
 
-/// Splits the served places into folders and buckets.
-pub(crate) fn split(places: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<Bucket>), Failure> {
+/// A repository in object storage to serve.
+pub(crate) struct Stored {
+    bucket: Bucket,
+    /// Settings that its publisher remembers, if it is named by its name.
+    known: StorageSettings,
+}
+
+/// Splits the served places into folders and buckets. A name is that of a repository that is published from this machine.
+pub(crate) fn split(places: &[PathBuf], settings: &Settings) -> Result<(Vec<PathBuf>, Vec<Stored>), Failure> {
     let (mut folders, mut buckets) = (Vec::new(), Vec::new());
     for place in places {
         match place.to_str().filter(|text| text.contains("://")).map(StorageUrl::parse) {
-            None => folders.push(place.clone()),
+            None => match named(place, settings)? {
+                Some((StorageUrl::Folder(folder), _)) => folders.push(folder),
+                Some((StorageUrl::Bucket(bucket), known)) => buckets.push(Stored { bucket, known }),
+                None => folders.push(place.clone()),
+            },
             Some(Ok(StorageUrl::Folder(folder))) => folders.push(folder),
-            Some(Ok(StorageUrl::Bucket(bucket))) => buckets.push(bucket),
+            Some(Ok(StorageUrl::Bucket(bucket))) => {
+                buckets.push(Stored { bucket, known: StorageSettings::default() });
+            }
             Some(Err(error)) => {
                 return Err(Failure::usage(chain(&error)).hint(format!(
                     "name a folder, or a repository in object storage like s3://BUCKET/PREFIX/NAME; a folder that is \
@@ -98,17 +115,30 @@ pub(crate) fn split(places: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<Bucket>), F
     Ok((folders, buckets))
 }
 
+/// Finds the storage of a repository by its name, unless that is a folder here.
+fn named(place: &Path, settings: &Settings) -> Result<Option<(StorageUrl, StorageSettings)>, Failure> {
+    let name = place.to_str().filter(|name| is_name(name) && name.contains('.') && !place.exists());
+    let Some(name) = name else { return Ok(None) };
+    let root = settings.storage(None)?.join(name);
+    let known = RememberedStorage::read(&root)
+        .map_err(|error| of_operation(&format!("can't read the storage of {name}"), &error))?;
+    Ok(match known {
+        Some(known) => Some((known.url, known.settings)),
+        None => root.is_dir().then(|| (StorageUrl::Folder(root), StorageSettings::default())),
+    })
+}
+
 impl StorageArgs {
     /// Refuses repositories without a cache, and a cache without repositories.
-    pub(crate) fn check(&self, buckets: &[Bucket]) -> Result<(), Failure> {
+    pub(crate) fn check(&self, buckets: &[Stored]) -> Result<(), Failure> {
         match (buckets.first(), &self.cache) {
             (None, Some(_)) => Err(Failure::usage("--cache is given, and no repository in object storage")
                 .hint("name one like s3://BUCKET/PREFIX/NAME, or leave out --cache")),
-            (Some(bucket), None) => {
+            (Some(Stored { bucket, .. }), None) => {
                 Err(Failure::usage(format!("{bucket} is served through a cache, and none is named"))
                     .hint("name a folder that only this server uses with --cache DIR"))
             }
-            _ => buckets.iter().try_for_each(|bucket| name_of(bucket).map(drop)),
+            _ => buckets.iter().try_for_each(|stored| name_of(&stored.bucket).map(drop)),
         }
     }
 
@@ -116,13 +146,12 @@ impl StorageArgs {
     /// as which the server will run.
     pub(crate) fn options(
         &self,
-        buckets: &[Bucket],
+        buckets: &[Stored],
         account: Option<&Account>,
     ) -> Result<Option<StorageOptions>, Failure> {
         let Some(cache) = self.cache.as_deref().filter(|_| !buckets.is_empty()) else { return Ok(None) };
-        let settings = self.settings();
-        let named = |bucket: &Bucket| {
-            let (name, settings) = (name_of(bucket)?, settings.clone());
+        let named = |Stored { bucket, known }: &Stored| {
+            let (name, settings) = (name_of(bucket)?, self.settings(known));
             Ok(RepositoryStorage { name, bucket: bucket.clone(), settings })
         };
         let repositories = buckets.iter().map(named).collect::<Result<Vec<_>, Failure>>()?;
@@ -137,23 +166,28 @@ impl StorageArgs {
         with_credentials(confine::with_cache_folder(policy, &storages.cache))
     }
 
-    /// Returns the additional authorities.
-    pub(crate) fn authorities(&self) -> Option<&PathBuf> {
-        self.storage_ca.as_ref()
+    /// Returns the files of additional authorities.
+    pub(crate) fn authorities<'s>(&'s self, buckets: &'s [Stored]) -> impl Iterator<Item = &'s PathBuf> {
+        self.storage_ca.iter().chain(buckets.iter().filter_map(|stored| stored.known.ca.as_ref()))
     }
 
-    fn settings(&self) -> StorageSettings {
+    /// Returns the settings of a bucket: options, then credentials of the environment, then what its publisher remembers.
+    fn settings(&self, known: &StorageSettings) -> StorageSettings {
+        let environment = Environment::of_process();
+        let has_key =
+            environment.get("AWS_ACCESS_KEY_ID").is_some() || environment.get("AWS_PROFILE").is_some();
+        let known_profile = known.profile.clone().filter(|_| !has_key);
         StorageSettings {
-            endpoint: self.endpoint.clone(),
-            region: self.region.clone(),
-            path_style: self.path_style,
-            ca: self.storage_ca.clone(),
-            connections: self.storage_connections.map(usize::from),
+            endpoint: self.endpoint.clone().or_else(|| known.endpoint.clone()),
+            region: self.region.clone().or_else(|| known.region.clone()),
+            path_style: self.path_style.or(known.path_style),
+            ca: self.storage_ca.clone().or_else(|| known.ca.clone()),
+            connections: self.storage_connections.map(usize::from).or(known.connections),
             retries: Some(RETRIES),
             timeout: Some(TIMEOUT),
-            profile: self.storage_profile.clone(),
+            profile: self.storage_profile.clone().or(known_profile),
             anonymous: self.storage_anonymous,
-            environment: Environment::of_process(),
+            environment,
             ..StorageSettings::default()
         }
     }

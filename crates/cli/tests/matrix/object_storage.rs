@@ -114,6 +114,21 @@ fn a_repository_in_a_bucket_is_used_by_its_name_like_one_in_a_folder() {
     assert!(orphans["result"]["plan"]["orphans"].is_u64(), "{orphans}");
     site.esker(&["check", NAME, "--data", "--quiet"]);
 
+    // Another machine names the bucket and its server once, with any command.
+    let (bucket, endpoint) = (site.bucket(), site.server.endpoint());
+    let elsewhere = |arguments: &[&str]| site.command("other", arguments).output().expect("running esker");
+    let first = elsewhere(&["log", NAME, "--storage", &bucket, "--endpoint", &endpoint]);
+    assert!(first.status.success(), "{}", words(&first));
+    let later = elsewhere(&["tag", "list", NAME]);
+    assert!(later.status.success() && words(&later).contains("v1"), "{}", words(&later));
+    for wrong in [
+        &["tag", "list", NAME, "--storage", &bucket, "--endpoint", "http://127.0.0.1:1"][..],
+        &["tag", "list", NAME, "--endpoint", &endpoint],
+    ] {
+        let refused = elsewhere(wrong);
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}: {}", words(&refused));
+    }
+
     site.esker(&["repo", "remove", NAME, "--yes"]);
     let left = site.server.objects(BUCKET);
     assert!(left.is_empty(), "{:?}", left.keys().collect::<Vec<_>>());
@@ -131,6 +146,15 @@ fn clients_mount_from_a_server_in_front_of_a_bucket() {
     let mut serve = site.world.esker(&["serve", &place, "--endpoint", &endpoint, "--cache", "served"]);
     serve.current_dir(site.home(""));
     let served = Served::by(serve.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret"));
+    // The publisher's machine knows the bucket and its server by the name of the repository.
+    let mut by_name = site.world.esker(&["serve", NAME, "--cache", "named"]);
+    by_name.current_dir(site.home("")).env("ESKER_STORAGE", site.home("machine"));
+    let named = Served::by(by_name.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret"));
+    let key = site.home(&format!("keys/{NAME}.pub"));
+    let info = site.world.esker(&["repo", "info", &named.url(NAME), "--json", "--public-key", &key]).output();
+    let info: Value = serde_json::from_slice(&info.expect("running esker").stdout).expect("JSON");
+    assert_eq!((&info["revision"], &info["signatures_verified"]), (&1.into(), &true.into()), "{info}");
+    drop(named);
     let expected = site.world.person.does(|| of_folder(&site.tree()));
     for has_bucket in [true, false] {
         if !has_bucket {

@@ -184,6 +184,23 @@ fn any_user_looks_at_and_checks_a_repository_that_all_may_read() {
     }
 }
 
+/// Returns the files and folders below a folder that other users can't read.
+fn unreadable(folder: &Path) -> Vec<std::path::PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut closed = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let facts = fs::symlink_metadata(&path).expect("its facts");
+        let needed = if facts.is_dir() { 0o555 } else { 0o444 };
+        if facts.permissions().mode() & needed != needed {
+            closed.push(path);
+        } else if facts.is_dir() {
+            closed.extend(unreadable(&path));
+        }
+    }
+    closed
+}
+
 #[test]
 fn an_administrator_copies_what_a_server_lists_and_sees_how_far_it_is() {
     let workshop = workshop();
@@ -222,6 +239,23 @@ fn an_administrator_copies_what_a_server_lists_and_sees_how_far_it_is() {
         assert_eq!((&replica["behind"], &replica["failure"]), (&0.into(), &Value::Null), "{listed}");
         assert!(replica["succeeded"].is_i64(), "{listed}");
     }
+    // Whatever the umask, a server that is another user reads what was copied.
+    let strict = workshop.home("strict");
+    let mut shell = workshop.world.person.command("/bin/sh");
+    let copied = workshop.world.esker(&[
+        "replicate",
+        &format!("{base}{NAME}"),
+        "--public-key",
+        &keys,
+        "--to",
+        &strict,
+    ]);
+    shell.args(["-c", "umask 077; exec \"$@\"", "sh"]).arg(copied.get_program()).args(copied.get_args());
+    shell.env_clear().env("HOME", workshop.world.path("home")).current_dir("/");
+    done(&shell.output().expect("running esker"));
+    let closed = unreadable(&Path::new(&strict).join(NAME));
+    assert!(closed.iter().all(|path| path.ends_with(".esker")), "{closed:?}");
+
     drop(server);
     refused(&replicate(&["--all"]), 3);
     let said = list(&[]);

@@ -63,7 +63,7 @@ pub(super) struct OutputArgs {
     pub(super) json: bool,
 
     /// Show no progress
-    #[arg(long)]
+    #[arg(long, short)]
     quiet: bool,
 }
 

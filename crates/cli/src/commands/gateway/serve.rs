@@ -46,6 +46,11 @@ pub(super) struct ServerArgs {
     #[arg(long, value_name = "DIR|URL", help_heading = "Storage and keys")]
     storage: Option<PathBuf>,
 
+    /// URL of the server of the bucket that --storage names, like https://s3.example.org:9000 [default: $AWS_ENDPOINT_URL,
+    /// else that of the provider]
+    #[arg(long, value_name = "URL", help_heading = "Storage and keys")]
+    endpoint: Option<String>,
+
     /// Folder of the repositories' keys NAME.key, NAME.crt and NAME.pub [default: /etc/cvmfs/keys for root, else
     /// ~/.config/esker/keys]
     #[arg(long, value_name = "DIR", help_heading = "Storage and keys")]
@@ -83,6 +88,13 @@ pub(super) struct ServerArgs {
     pub(super) serving: ServingArgs,
 }
 
+impl ServerArgs {
+    /// Returns the place of the repositories and their keys.
+    fn place(&self) -> PublisherArgs {
+        let named = PublisherArgs::in_folders(self.storage.as_deref(), self.keys.as_deref());
+        named.with_endpoint(self.endpoint.clone())
+    }
+}
 
 /// Repositories of a gateway by their names.
 type Places = BTreeMap<RepositoryName, Arc<Place>>;
@@ -173,7 +185,7 @@ fn of_keys(error: &esker_gateway::KeyError) -> Failure {
 
 /// Finds the repositories that any key is for.
 fn places(args: &ServerArgs, ring: &KeyRing, settings: &Settings) -> Result<Places, Failure> {
-    let named = PublisherArgs::in_folders(args.storage.as_deref(), args.keys.as_deref());
+    let named = args.place();
     let place = |name: &RepositoryName| Ok((name.clone(), Arc::new(named.place(name.as_str(), settings)?)));
     ring.repositories().iter().map(place).collect()
 }
@@ -241,7 +253,7 @@ fn open(
     places: Places,
     settings: &Settings,
 ) -> Result<Arc<Gateway>, Failure> {
-    let named = PublisherArgs::in_folders(args.storage.as_deref(), args.keys.as_deref());
+    let named = args.place();
     let settings = settings.clone();
     let open: OpenTarget = Box::new(move |name| {
         let failed = |text: String| PublishFailure::Failed(text.into());

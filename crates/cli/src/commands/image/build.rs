@@ -117,7 +117,7 @@ pub(crate) struct Args {
     jobs: JobsArgs,
 
     /// Show no progress
-    #[arg(long)]
+    #[arg(long, short)]
     quiet: bool,
 
     /// Print JSON

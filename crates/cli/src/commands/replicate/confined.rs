@@ -47,7 +47,8 @@ pub(super) fn enter(groups: &[Group], settings: &Settings) -> Result<(), Failure
         let copied = copied.filter_map(|url| url.trim().strip_prefix("file://")).map(Path::new);
         policy = copied.fold(keys.fold(policy, Policy::reopen), Policy::reopen);
         policy = group.0.ca.iter().filter(|path| path.is_dir()).fold(policy, Policy::reopen);
-        let files = group.0.public_key.iter().chain(&group.0.ca).chain(group.0.bucket.authorities());
+        let bucket = group.bucket();
+        let files = group.0.public_key.iter().chain(&group.0.ca).chain(bucket.authorities());
         openable = files.fold(openable, |openable, file| openable.file(file));
         places.extend(found);
         if group.grows() && places.is_empty() {

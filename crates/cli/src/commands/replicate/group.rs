@@ -39,6 +39,11 @@ pub(super) struct GroupArgs {
     #[arg(long, value_name = "DIR|URL", alias = "storage")]
     pub(super) to: Option<PathBuf>,
 
+    /// URL of the server of the bucket that --to names, like https://s3.example.org:9000 [default: $AWS_ENDPOINT_URL, else that
+    /// of the provider]
+    #[arg(long, value_name = "URL")]
+    endpoint: Option<String>,
+
     /// Master public key or a folder of them [default: those that the replica was made with, else /etc/cvmfs/keys]
     #[arg(long, value_name = "FILE|DIR", help_heading = SERVERS)]
     pub(super) public_key: Vec<PathBuf>,
@@ -77,7 +82,7 @@ pub(super) struct GroupArgs {
     pub(super) reserve: Option<u64>,
 
     #[command(flatten)]
-    pub(super) bucket: BucketArgs,
+    bucket: BucketArgs,
 }
 
 /// A group of repositories.
@@ -147,6 +152,11 @@ impl Group {
             true => Err(Failure::usage(format!("{} has no group", named()))),
             false => Ok(groups),
         }
+    }
+
+    /// Returns the options of the bucket of the replicas.
+    pub(super) fn bucket(&self) -> BucketArgs {
+        self.0.bucket.clone().at(self.0.endpoint.clone())
     }
 
     /// Returns the place of the replicas.

@@ -89,7 +89,7 @@ impl Target {
         dry_run: bool,
         settings: &Settings,
     ) -> Result<Self, Failure> {
-        let (to, args) = (group.storage(), &group.0);
+        let (to, args, bucket) = (group.storage(), &group.0, group.bucket());
         let is_url = source.is_url();
         let unreadable = |error| of_operation(&format!("{name} was not replicated"), &error);
         let (mut changed, mut is_new) = (None, false);
@@ -98,14 +98,14 @@ impl Target {
             // Refuses another bucket than the remembered one.
             Some(known) => {
                 to.root(&name, settings)?;
-                changed = Some(with_options(known, &name, &root, &args.bucket)?).filter(|now| now != known);
+                changed = Some(with_options(known, &name, &root, &bucket)?).filter(|now| now != known);
             }
-            None if is_url && dry_run => changed = to.planned_bucket(&name, &args.bucket)?,
+            None if is_url && dry_run => changed = to.planned_bucket(&name, &bucket)?,
             None if is_url => {
-                is_new = to.new_place(name.as_str(), &args.bucket, settings)?.1;
+                is_new = to.new_place(name.as_str(), &bucket, settings)?.1;
             }
             None => {
-                if let Some(option) = args.bucket.given() {
+                if let Some(option) = bucket.given() {
                     return Err(Failure::usage(format!("{option} is for replicas in object storage"))
                         .hint("name the bucket with --to s3://BUCKET/PREFIX"));
                 }

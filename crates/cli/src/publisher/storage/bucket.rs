@@ -14,9 +14,8 @@ use crate::publisher::failure::of_operation;
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Object storage")]
 pub(crate) struct BucketArgs {
-    /// URL of the server of the bucket, like https://s3.example.org:9000 [default: $AWS_ENDPOINT_URL, else that of the
-    /// provider]
-    #[arg(long, value_name = "URL")]
+    /// Named by the option of all commands that take a bucket.
+    #[arg(skip)]
     endpoint: Option<String>,
 
     /// Region of the bucket [default: $AWS_REGION, else us-east-1]
@@ -53,6 +52,11 @@ pub(crate) struct BucketArgs {
 }
 
 impl BucketArgs {
+    /// Returns the same options at the endpoint that is named, if one is.
+    pub(crate) fn at(self, endpoint: Option<String>) -> Self {
+        Self { endpoint: endpoint.or(self.endpoint), ..self }
+    }
+
     /// Returns the additional authorities.
     pub(crate) fn authorities(&self) -> Option<&PathBuf> {
         self.storage_ca.as_ref()
@@ -110,9 +114,11 @@ pub(crate) fn attach(
     name: &RepositoryName,
     root: &Path,
     new: Option<&BucketArgs>,
+    endpoint: Option<&str>,
 ) -> Result<(), Failure> {
     let failed = |error| of_operation(&format!("can't use {url} for {name}"), &error);
-    let wanted = described(url, name, &new.cloned().unwrap_or_default())?;
+    let given = new.cloned().unwrap_or_default().at(endpoint.map(str::to_owned));
+    let wanted = described(url, name, &given)?;
     match RememberedStorage::read(root).map_err(failed)? {
         Some(known) if known.url != wanted.url => {
             return Err(Failure::usage(format!(
@@ -121,7 +127,7 @@ pub(crate) fn attach(
             ))
             .hint(format!("leave out --storage; this is remembered in {}", root.join(".esker").display())));
         }
-        Some(_) if new.is_none() => return Ok(()),
+        Some(known) if new.is_none() => return with_options(&known, name, root, &given).map(drop),
         None if root.join(manifest::PATH).exists() => {
             return Err(Failure::usage(format!("{name} is a repository in the folder {}", root.display()))
                 .hint("leave out --storage, or choose another name"));
