@@ -310,26 +310,28 @@ fn print(out: &mut Output, name: &str, outcome: &Outcome, args: &Args) -> Result
     let skipped = match outcome {
         Outcome::Planned(plan) => {
             let from = plan.before.map(|before| format!(" in place of {before}")).unwrap_or_default();
-            out.line(format!("{name}: would copy revision {}{from}", plan.revision))?;
-            out.line(format!(
-                "  {} objects with {} uncompressed, {} catalogs, {} tagged revisions",
-                plan.objects,
-                size(plan.plain_bytes),
-                plan.catalogs,
-                plan.revisions
-            ))?;
+            say(out, args, &format!("{name}: would copy revision {}{from}", plan.revision))?;
+            let (objects, bytes) = (plan.objects, size(plan.plain_bytes));
+            let (catalogs, revisions) = (plan.catalogs, plan.revisions);
+            say(
+                out,
+                args,
+                &format!(
+                    "  {objects} objects with {bytes} uncompressed, {catalogs} catalogs, {revisions} tagged revisions"
+                ),
+            )?;
             &plan.skipped
         }
         Outcome::Replicated(done) if !done.changed && done.objects == 0 && done.revisions == 0 => {
             if !args.follow {
                 let but = if done.skipped.is_empty() { "" } else { ", but for what no server has" };
-                out.line(format!("{name}: revision {} is up to date{but}", done.revision))?;
+                say(out, args, &format!("{name}: revision {} is up to date{but}", done.revision))?;
             }
             &done.skipped
         }
         Outcome::Replicated(done) => {
             let from = done.before.map(|before| format!("{before} → ")).unwrap_or_default();
-            out.line(format!(
+            let line = format!(
                 "{name}: revision {from}{}: {} objects ({}), {} catalogs ({}) in {:.1} s",
                 done.revision,
                 done.objects,
@@ -337,8 +339,9 @@ fn print(out: &mut Output, name: &str, outcome: &Outcome, args: &Args) -> Result
                 done.catalogs,
                 size(done.catalog_bytes),
                 done.seconds
-            ))?;
-            done.warnings.iter().for_each(|warning| warn(Some(&format!("{name}: {warning}"))));
+            );
+            say(out, args, &line)?;
+            done.warnings.iter().for_each(|warning| warn_of(args, &format!("{name}: {warning}")));
             &done.skipped
         }
     };
@@ -350,7 +353,20 @@ fn print(out: &mut Output, name: &str, outcome: &Outcome, args: &Args) -> Result
             format!("revision {revision} ({tags})")
         };
         let again = "the next run looks for it again";
-        warn(Some(&format!("{name}: {which} is left out: {}; {again}", skipped.reason)));
+        warn_of(args, &format!("{name}: {which} is left out: {}; {again}", skipped.reason));
     }
     Ok(())
+}
+
+/// Prints a line, or logs it with its time if the command runs until it is stopped.
+fn say(out: &mut Output, args: &Args, line: &str) -> Result<(), Failure> {
+    if args.follow {
+        tracing::info!("{line}");
+        return Ok(());
+    }
+    out.line(line)
+}
+
+fn warn_of(args: &Args, warning: &str) {
+    if args.follow { tracing::warn!("{warning}") } else { warn(Some(warning)) }
 }

@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use esker_testkit::mirror::Mirror;
+use esker_testkit::waiting::until;
+use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::daemons::signal;
 use crate::publishing::{NAME, Workshop};
 use crate::served::Served;
-use crate::test_env::words;
+use crate::test_env::{PATIENCE, words};
 use crate::test_user::TestUser;
 
 const SECOND: &str = "second.test";
@@ -273,4 +276,57 @@ fn an_administrator_copies_what_a_server_lists_and_sees_how_far_it_is() {
     done(&replicate(&["--groups", &groups]));
     fs::write(&groups, "--path /a\n").expect("a file");
     assert!(refused(&replicate(&["--groups", &groups]), 2).contains("line 1"));
+}
+
+#[test]
+fn a_follower_takes_up_replicas_that_are_added_later() {
+    let workshop = workshop();
+    for name in [NAME, SECOND] {
+        done(&workshop.esker(&["repo", "create", name]));
+        publish(&workshop, name, "one\n", &[]);
+    }
+    let server = Served::start_as(workshop.world.person, Path::new(&workshop.home("storage")));
+    let (copies, keys) = (workshop.home("copies"), workshop.home("keys"));
+    let command = |arguments: &[&str]| workshop.world.esker(&[&["replicate"], arguments, &["--to", &copies]].concat());
+    let copy = |name: &str| done(&command(&[&server.url(name), "--public-key", &keys]).output().expect("esker"));
+    copy(NAME);
+    let mut follow = command(&["--all", "--follow", "--every", "1s"]);
+    let follower = follow.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("esker");
+    copy(SECOND);
+    publish(&workshop, SECOND, "two\n", &[]);
+    let is_here = || {
+        let listed = workshop.world.esker(&["repo", "list", "--storage", &copies, "--json"]).output();
+        let listed: Value = serde_json::from_slice(&listed.expect("esker").stdout).expect("JSON");
+        listed[1]["name"] == SECOND && listed[1]["revision"] == 2
+    };
+    assert!(until(PATIENCE, is_here), "the replica that was added is not followed");
+    signal(follower.id(), Signal::TERM);
+    let output = follower.wait_with_output().expect("its end");
+    let said = words(&output);
+    assert!(output.status.success() && said.contains(&format!("{SECOND}: revision 1 → 2")), "{said}");
+}
+
+/// A client that sends more than its share waits as the server says, and no read fails.
+#[test]
+fn a_rate_of_each_client_slows_reads_down_and_breaks_none() {
+    const FILES: usize = 40;
+    let workshop = Workshop::with(TestUser::ordinary(), |tree| {
+        fs::create_dir_all(tree).expect("a folder");
+        for number in 0..FILES {
+            fs::write(tree.join(number.to_string()), format!("content of {number}\n")).expect("a file");
+        }
+    });
+    workshop.create();
+    workshop.json(&["publish", NAME, &workshop.tree()]);
+    let storage = workshop.home("storage");
+    let mut serve = workshop.world.esker(&["serve", &storage, "--client-rate", "4"]);
+    let served = Served::by(&mut serve);
+    let key = workshop.home(&format!("keys/{NAME}.pub"));
+    let script = format!("cd /cvmfs/{NAME}; for file in *; do cat $file || exit 1; done | wc -l");
+    let url = served.url(NAME);
+    let options = ["--public-key", &key, "--no-prefetch", "--no-broker", "--", "sh", "-c", &script];
+    let output = workshop.world.esker(&[&["run", url.as_str()], &options[..]].concat()).output();
+    let output = output.expect("running esker");
+    assert!(output.status.success(), "{}", words(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), FILES.to_string());
 }
