@@ -147,6 +147,8 @@ fn alerts_are_accepted_and_pass_their_tests() {
     for arguments in [
         ["check", "rules", &path("esker.rules.yml")],
         ["test", "rules", &path("esker.rules.test.yml")],
+        ["check", "rules", &path("esker-services.rules.yml")],
+        ["test", "rules", &path("esker-services.rules.test.yml")],
         ["check", "config", &path("prometheus.yml")],
     ] {
         match promtool(&arguments, "") {

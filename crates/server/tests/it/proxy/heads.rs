@@ -7,6 +7,7 @@ use esker_testkit::object;
 use esker_testkit::revision_builder::RevisionBuilder;
 
 use super::site::{MANIFEST, Origin, Proxy, options, with_keys};
+use crate::monitoring::metrics_of_alerts;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -53,7 +54,9 @@ fn stale_manifests_are_served_while_upstream_is_away() {
     assert_eq!((ready.status, ready.text()), (200, "ok, but the servers of 1 repositories don't answer\n"));
     let metrics = proxy.ask_monitor("/metrics").text().to_owned();
     assert!(metrics.contains("esker_proxy_upstream_up{repository=\"full.test\"} 0\n"), "{metrics}");
-    assert!(metrics.contains("esker_proxy_head_age_seconds{repository=\"full.test\"} "), "{metrics}");
+    for name in metrics_of_alerts().iter().filter(|name| name.contains("_proxy_")) {
+        assert!(metrics.contains(&format!("{name}{{repository=\"full.test\"}} ")), "{name}: {metrics}");
+    }
     proxy.stop();
     // The manifest is saved.
     let proxy = Proxy::start(options(cache.path(), &[&origin]));
