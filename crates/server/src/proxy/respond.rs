@@ -12,7 +12,8 @@ use esker_format::object::ObjectName;
 use esker_store::Urgency;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Response, StatusCode};
+use hyper::http::uri::Scheme;
+use hyper::{Response, StatusCode, Uri, Version};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
@@ -102,8 +103,22 @@ impl ProxyState {
         }
     }
 
+    /// Returns the target of a request. HTTP/2 always names a host, which is this proxy if it is no server of repositories, or
+    /// speaks TLS, as none does behind a proxy.
+    fn target(&self, parts: &Parts) -> Uri {
+        let uri = &parts.uri;
+        let is_own = parts.version == Version::HTTP_2
+            && (uri.scheme() == Some(&Scheme::HTTPS)
+                || self.objects.upstream.destinations().find(uri).is_none());
+        match uri.path_and_query().filter(|_| is_own) {
+            Some(path) => Uri::from(path.clone()),
+            None => uri.clone(),
+        }
+    }
+
     async fn find(self: &Arc<Self>, call: &Call) -> Answer {
-        let Parts { method, uri, headers, .. } = &call.parts;
+        let Parts { method, headers, .. } = &call.parts;
+        let uri = &self.target(&call.parts);
         if uri.scheme().is_none() && uri.path() == READY {
             return self.ready().await;
         }

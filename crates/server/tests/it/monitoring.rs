@@ -9,7 +9,8 @@ use crate::client::Running;
 pub(crate) fn metrics_of_alerts() -> Vec<String> {
     let rules = include_str!("../../../../deploy/prometheus/esker-services.rules.yml");
     let lines = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
-    let words = lines.flat_map(|line| line.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_'));
+    let words =
+        lines.flat_map(|line| line.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_'));
     words.filter(|word| word.starts_with("esker_")).map(str::to_owned).collect()
 }
 
@@ -49,7 +50,9 @@ fn metrics_count_responses_and_describe_repositories() {
     assert!(text.contains("esker_repository_whitelist_expiry_timestamp_seconds{repository=\"full.test\"} "));
     assert!(text.ends_with("# EOF\n"), "{text}");
     // Those of object storage and of proxies are in their tests.
-    for name in metrics_of_alerts().iter().filter(|name| !name.contains("_upstream_") && !name.contains("_proxy_")) {
+    for name in
+        metrics_of_alerts().iter().filter(|name| !name.contains("_upstream_") && !name.contains("_proxy_"))
+    {
         assert!(text.contains(&format!("# TYPE {name} gauge\n")), "{name}: {text}");
     }
     for line in text.lines().filter(|line| !line.starts_with('#')) {
