@@ -257,7 +257,9 @@ fn an_administrator_copies_what_a_server_lists_and_sees_how_far_it_is() {
     shell.env_clear().env("HOME", workshop.world.path("home")).current_dir("/");
     done(&shell.output().expect("running esker"));
     let closed = unreadable(&Path::new(&strict).join(NAME));
-    assert!(closed.iter().all(|path| path.ends_with(".esker")), "{closed:?}");
+    // State and lock are nothing for clients.
+    let is_private = |path: &std::path::PathBuf| path.ends_with(".esker") || path.ends_with("txn/esker.lock");
+    assert!(closed.iter().all(is_private), "{closed:?}");
 
     drop(server);
     refused(&replicate(&["--all"]), 3);
@@ -287,8 +289,10 @@ fn a_follower_takes_up_replicas_that_are_added_later() {
     }
     let server = Served::start_as(workshop.world.person, Path::new(&workshop.home("storage")));
     let (copies, keys) = (workshop.home("copies"), workshop.home("keys"));
-    let command = |arguments: &[&str]| workshop.world.esker(&[&["replicate"], arguments, &["--to", &copies]].concat());
-    let copy = |name: &str| done(&command(&[&server.url(name), "--public-key", &keys]).output().expect("esker"));
+    let command =
+        |arguments: &[&str]| workshop.world.esker(&[&["replicate"], arguments, &["--to", &copies]].concat());
+    let copy =
+        |name: &str| done(&command(&[&server.url(name), "--public-key", &keys]).output().expect("esker"));
     copy(NAME);
     let mut follow = command(&["--all", "--follow", "--every", "1s"]);
     let follower = follow.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("esker");
