@@ -10,7 +10,7 @@ use crate::publisher::{now, of_operation};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
-/// Lists the repositories in a folder, with revision, last publish and whitelist expiry, and replicas with their source.
+/// Lists the repositories in a folder, with revision, last publish, whitelist expiry and source.
 ///
 /// Example: esker repo list
 #[derive(clap::Args, Debug)]
