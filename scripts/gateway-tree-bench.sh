@@ -42,7 +42,7 @@ for round in $(seq "$rounds"); do
     load=$(cut -d' ' -f1 /proc/loadavg)
     local_time=$(seconds "$esker" publish "$name" "$folder/tree" --storage "$at/local" --keys "$at/keys-local")
     remote_time=$(seconds "$esker" publish "$name" "$folder/tree" --gateway "http://127.0.0.1:$port" --key "$at/tree.gw" \
-        --server "http://127.0.0.1:$web/cvmfs/$name" --public-key "$at/keys-remote/$name.pub")
+        --server "http://127.0.0.1:$web/cvmfs/$name" --public-key "$at/keys-remote/$name.pub" --storage "$at/remembered")
     echo "| $round | $local_time | $remote_time | $load |"
     kill "$gateway" "$server"; wait "$gateway" "$server" || true
     gateway='' server=''
