@@ -17,6 +17,13 @@ cat >/etc/systemd/system/judge.target <<EOF
 DefaultDependencies=no
 Wants=judge.service $UNITS
 EOF
+# Services want these targets, whose units would clean /tmp of the machine that the test runs on, and more.
+for target in sysinit basic network-online shutdown; do
+    printf '[Unit]\nDefaultDependencies=no\n' >/etc/systemd/system/$target.target
+done
+for unit in systemd-tmpfiles-setup.service systemd-tmpfiles-clean.service systemd-tmpfiles-clean.timer; do
+    ln -sf /dev/null /etc/systemd/system/$unit
+done
 cat >/etc/systemd/system/judge.service <<EOF
 [Unit]
 DefaultDependencies=no
@@ -37,7 +44,8 @@ if ! mount -t cgroup2 none /sys/fs/cgroup/all || ! mkdir "/sys/fs/cgroup/all/$GR
     exit 0
 fi
 echo $$ >"/sys/fs/cgroup/all/$GROUP/cgroup.procs"
-exec unshare --cgroup /bin/bash -euc '
+exec unshare --cgroup $UNSHARED /bin/bash -euc '
+    ip link set lo up
     umount /sys/fs/cgroup/all /sys/fs/cgroup
     mount -t cgroup2 none /sys/fs/cgroup
     exec env --ignore-environment container=esker "PATH=$PATH" /lib/systemd/systemd --system --unit=judge.target'
@@ -69,36 +77,23 @@ systemctl stop $unit.automount $unit.mount
 grep -c " /cvmfs/$NAME " /proc/mounts || :
 "#;
 
-/// The units are enough for systemd: a repository is mounted at any user's first use, and unmounted by systemctl.
-#[test]
-fn systemd_mounts_a_repository_at_first_use() {
-    let myself = TestUser::myself();
-    if !myself.is_root() {
-        skip!("only root does to a machine what administrators do");
-    }
-    if !fs::exists("/lib/systemd/systemd").expect("looking for systemd") {
-        skip!("systemd is not installed; its units are only read by systemd-analyze, if at all");
-    }
-    let world = TestEnv::new(myself, fixture::RMD);
+/// Runs `prepare`, and then systemd with some units and a judge, with further namespaces of `unshare`. Returns what the judge said; none where systemd can't run.
+fn judged(world: &TestEnv, (units, unshared): (&str, &str), prepare: &str, judge: &str) -> Option<String> {
     let results = world.path("results");
     fs::create_dir(&results).expect("a folder");
-    fs::write(results.join("judge"), JUDGE).expect("writing");
+    fs::write(results.join("judge"), judge).expect("writing");
     let names = format!(
-        "export RESULTS={} GROUP=esker-test-{} UNITS=cvmfs-$NAME.automount",
+        "export RESULTS={} GROUP=esker-test-{} UNITS=\"{units}\" UNSHARED={unshared}",
         results.display(),
         std::process::id()
     );
-    let machine = Machine::new(&world);
+    let machine = Machine::new(world);
     let output = machine.output(&format!(
         r#"
         {names}
         rm -rf /etc/systemd/system/*
         echo 0123456789abcdef0123456789abcdef >/etc/machine-id
-        mkdir -p /etc/cvmfs/keys /etc/cvmfs/config.d
-        cp "$KEY" "/etc/cvmfs/keys/$NAME.pub"
-        echo CVMFS_HTTP_PROXY=DIRECT >/etc/cvmfs/default.local
-        echo "CVMFS_SERVER_URL=$URL" >"/etc/cvmfs/config.d/$NAME.conf"
-        "$ESKER" setup mount --with systemd "$NAME"
+        {prepare}
         {SYSTEMD}
         "#
     ));
@@ -106,10 +101,38 @@ fn systemd_mounts_a_repository_at_first_use() {
     if let Ok(why) = fs::read_to_string(results.join("impossible")) {
         // A second systemd needs control groups that not every virtual machine delegates.
         skip_optional!("systemd can't be started here: {}", why.trim());
-        return;
+        return None;
     }
     let said = fs::read_to_string(results.join("said")).unwrap_or_else(|_| panic!("{}", words(&output)));
-    let lines: Vec<_> = said.lines().collect();
+    assert!(said.ends_with("success\n"), "{said}\n{}", words(&output));
+    assert!(cleaned.status.success(), "{}", words(&cleaned));
+    Some(said)
+}
+
+/// Returns the world of an administrator where systemd is installed.
+fn with_systemd() -> Option<TestEnv> {
+    let myself = TestUser::myself();
+    if !myself.is_root() {
+        skip!("only root does to a machine what administrators do");
+    }
+    if !fs::exists("/lib/systemd/systemd").expect("looking for systemd") {
+        skip!("systemd is not installed; its units are only read by systemd-analyze, if at all");
+    }
+    Some(TestEnv::new(myself, fixture::RMD))
+}
+
+/// The units are enough for systemd: a repository is mounted at any user's first use, and unmounted by systemctl.
+#[test]
+fn systemd_mounts_a_repository_at_first_use() {
+    let Some(world) = with_systemd() else { return };
+    let prepare = r#"
+        mkdir -p /etc/cvmfs/keys /etc/cvmfs/config.d
+        cp "$KEY" "/etc/cvmfs/keys/$NAME.pub"
+        echo CVMFS_HTTP_PROXY=DIRECT >/etc/cvmfs/default.local
+        echo "CVMFS_SERVER_URL=$URL" >"/etc/cvmfs/config.d/$NAME.conf"
+        "$ESKER" setup mount --with systemd "$NAME"
+    "#;
+    let Some(said) = judged(&world, ("cvmfs-$NAME.automount", ""), prepare, JUDGE) else { return };
     let expected = [
         "active",
         "inactive",
@@ -124,6 +147,47 @@ fn systemd_mounts_a_repository_at_first_use() {
         "0",
         "success",
     ];
-    assert_eq!(lines, expected, "{said}\n{}", words(&output));
-    assert!(cleaned.status.success(), "{}", words(&cleaned));
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{said}");
+}
+
+/// What the services of a release manager and a site do.
+const SERVICES: &str = r#"
+trap 'systemctl --no-pager --full status esker-\*' ERR
+published() { curl --silent --show-error --fail --max-time 20 --retry 10 --retry-connrefused --retry-delay 1 "$1/cvmfs/own.example.org/.cvmfspublished" | head -c 1; echo; }
+published http://127.0.0.1:8000
+published http://127.0.0.1:3128
+curl --silent --fail http://127.0.0.1:4929/healthz >/dev/null
+curl --silent --fail http://127.0.0.1:9868/metrics | grep -c "^esker_up\|^# TYPE" | sed 's/.*/metrics/'
+systemctl is-active esker-proxy esker-broker esker-gateway esker-serve
+for unit in check collect resign; do
+    systemctl start esker-$unit.service || journalctl --no-pager -u esker-$unit.service
+    systemctl show -P Result esker-$unit.service
+done
+"#;
+
+/// Each service does its work within the restrictions of its unit.
+#[test]
+fn services_work_as_narrow_as_their_units_are() {
+    let Some(world) = with_systemd() else { return };
+    let prepare = r#"
+        "$ESKER" repo create own.example.org
+        mkdir /tree && echo content >/tree/file
+        "$ESKER" publish own.example.org /tree
+        "$ESKER" gateway key add build own.example.org/ --output /build.gw
+        "$ESKER" setup serve
+        "$ESKER" setup proxy --upstream http://127.0.0.1:8000
+        "$ESKER" setup broker
+        "$ESKER" setup gateway
+        "$ESKER" setup metrics
+        "$ESKER" setup check
+        "$ESKER" setup collect
+        "$ESKER" setup resign
+    "#;
+    let units = "esker-serve.socket esker-proxy.service esker-broker.service esker-gateway.service esker-metrics.socket";
+    let Some(said) = judged(&world, (units, "--net"), prepare, SERVICES) else { return };
+    let expected = [
+        "C", "C", "metrics", "active", "active", "active", "active", "success", "success", "success",
+        "success",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{said}");
 }
