@@ -6,8 +6,6 @@ cd "$(dirname "$0")/.." || exit
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export ESKER_SKIPS=$target/skips
 mkdir -p "$target" && : >"$ESKER_SKIPS" || exit
-# Many tests wait for processes and answers.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 # Where the minutes go is said at the end.
 cargo test --locked --workspace --no-run && built=$SECONDS || exit
 outcome=0
