@@ -1,8 +1,10 @@
 //! Commits: what a publisher has built becomes a revision, once.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use esker_format::name::RepositoryName;
 use esker_format::object::{ObjectKind, ObjectName};
 
 use super::joint_commits::Waiting;
@@ -11,6 +13,9 @@ use crate::error::GatewayError;
 use crate::lease::{Candidate, Commit, Lease, Refused, Request};
 use crate::target::{PublishFailure, Published, Submission, Submissions, Target};
 use crate::token::Token;
+
+/// Function that finds out whether a revision was published.
+type HasPublished<'f> = &'f mut dyn FnMut(&RepositoryName, &Candidate) -> Result<bool, GatewayError>;
 
 /// Claim on a lease, until it is dropped.
 struct Claim<'g>(&'g Gateway, Token);
@@ -59,7 +64,7 @@ impl Gateway {
             });
         match published {
             Ok(published) => Ok(published),
-            Err(error) => match self.settle_claimed(&claim) {
+            Err(error) => match self.settle_claimed(&claim, &mut |at, next| self.has_published(at, next)) {
                 // The head was replaced, although its storage said otherwise.
                 Ok(Some(revision)) => Ok(Published { revision, dropped: Vec::new() }),
                 Ok(None) => Err(error),
@@ -120,6 +125,10 @@ impl Gateway {
 
     /// Finds out how an interrupted commit ended, which no thread carries out any more.
     pub(super) fn settle(&self, token: &Token) -> Result<(), GatewayError> {
+        self.settle_by(token, &mut |repository, candidate| self.has_published(repository, candidate))
+    }
+
+    fn settle_by(&self, token: &Token, has_published: HasPublished<'_>) -> Result<(), GatewayError> {
         if self.stale.load(Ordering::Relaxed) {
             self.refresh(&self.changing.lock())?;
         }
@@ -127,7 +136,7 @@ impl Gateway {
             return Ok(());
         }
         match self.claim(token) {
-            Some(claim) => self.settle_claimed(&claim).map(drop),
+            Some(claim) => self.settle_claimed(&claim, has_published).map(drop),
             None => Err(GatewayError::UnderWay),
         }
     }
@@ -141,8 +150,19 @@ impl Gateway {
             .filter(|(_, lease, _)| is_asked(lease))
             .map(|(token, ..)| token.clone())
             .collect();
+        // Leases whose commit was joint have one candidate, which is looked for once.
+        let mut known = HashMap::new();
+        let mut has_published = |repository: &RepositoryName, candidate: &Candidate| {
+            let asked = (repository.clone(), candidate.clone());
+            if let Some(known) = known.get(&asked) {
+                return Ok(*known);
+            }
+            let found = self.has_published(repository, candidate)?;
+            known.insert(asked, found);
+            Ok(found)
+        };
         for token in committing {
-            match self.settle(&token) {
+            match self.settle_by(&token, &mut has_published) {
                 Ok(()) | Err(GatewayError::UnderWay) => {}
                 Err(error) => {
                     let lease = token.short();
@@ -153,7 +173,11 @@ impl Gateway {
     }
 
     /// Returns the revision that has the changes of a lease, if they were published.
-    fn settle_claimed(&self, claim: &Claim<'_>) -> Result<Option<u64>, GatewayError> {
+    fn settle_claimed(
+        &self,
+        claim: &Claim<'_>,
+        has_published: HasPublished<'_>,
+    ) -> Result<Option<u64>, GatewayError> {
         let Claim(_, token) = claim;
         let found = self
             .leases
@@ -163,13 +187,20 @@ impl Gateway {
             .map(|(_, lease, candidate)| (lease.path.repository.clone(), candidate.cloned()));
         let Some((repository, candidate)) = found else { return Ok(None) };
         let revision = match candidate {
-            Some(candidate) if self.served(&repository)?.target.has_published(&candidate)? => {
-                Some(candidate.revision)
-            }
+            Some(candidate) if has_published(&repository, &candidate)? => Some(candidate.revision),
             _ => None,
         };
         self.end_commit(token, revision)?;
         Ok(revision)
+    }
+
+    /// Returns true if the head of a repository named a revision once.
+    fn has_published(
+        &self,
+        repository: &RepositoryName,
+        candidate: &Candidate,
+    ) -> Result<bool, GatewayError> {
+        Ok(self.served(repository)?.target.has_published(candidate)?)
     }
 
     fn end_commit(&self, token: &Token, revision: Option<u64>) -> Result<(), GatewayError> {

@@ -259,6 +259,47 @@ fn waiting_commits_become_one_revision() {
     assert_eq!((of("head to be replaced"), of("published")), (4, 4), "each of them is in the log");
 }
 
+/// A restart asks the storage once for the candidate of a joint commit, so many leases don't hold it up.
+#[test]
+fn a_restart_looks_for_a_joint_commit_once() {
+    let station = Station::new();
+    let one = station.signer("one");
+    let tokens = ["r.test/a", "r.test/b", "r.test/c"].map(|path| station.lease("one", path));
+    let (reached, is_reached) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    station.r.on_head(move || {
+        reached.send(()).unwrap();
+        may_go_on.recv().unwrap();
+        Outcome::Replaced
+    });
+    let commit = |station: &Station, number: u8| {
+        let token = &tokens[usize::from(number) - 1];
+        station.gateway.commit(&one, token, &request(number)).map(|published| published.revision)
+    };
+    thread::scope(|scope| {
+        let first = scope.spawn(|| commit(&station, 1));
+        is_reached.recv().unwrap();
+        let waiting = [2, 3].map(|number| {
+            scope.spawn({
+                let station = &station;
+                move || commit(station, number)
+            })
+        });
+        assert!(until(PATIENCE, || station.gateway.waiting_commits() == 2));
+        station.r.on_head(|| Outcome::ReplacedAndFailed);
+        station.r.set_away(true);
+        go_on.send(()).unwrap();
+        assert_eq!(first.join().unwrap().unwrap(), 2);
+        assert!(waiting.into_iter().all(|commit| commit.join().unwrap().is_err()));
+    });
+    station.r.set_away(false);
+    let asked = station.r.asked();
+    let station = station.restart();
+    assert_eq!(station.r.asked() - asked, 1);
+    assert!(station.gateway.leases().is_empty());
+    assert_eq!([2, 3].map(|number| commit(&station, number).unwrap()), [3, 3]);
+}
+
 #[test]
 fn an_expired_lease_serves_nobody_and_frees_its_directory() {
     let station = Station::new();

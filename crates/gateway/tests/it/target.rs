@@ -42,6 +42,8 @@ struct State {
     lacking: u64,
     /// True while the storage does not answer.
     is_away: bool,
+    /// Number of questions whether a revision was published.
+    asked: usize,
 }
 
 impl TestTarget {
@@ -86,6 +88,10 @@ impl TestTarget {
 
     pub(crate) fn lack(&self, objects: u64) {
         self.state.lock().lacking = objects;
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        self.state.lock().asked
     }
 
     pub(crate) fn set_away(&self, is_away: bool) {
@@ -149,7 +155,8 @@ impl Target for TestTarget {
     }
 
     fn has_published(&self, candidate: &Candidate) -> Result<bool, PublishFailure> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        state.asked += 1;
         if state.is_away { Err(failure("the storage is away")) } else { Ok(state.head.contains(candidate)) }
     }
 }
