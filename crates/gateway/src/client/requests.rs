@@ -123,6 +123,16 @@ impl Requests {
 
     /// Sends a request until there is an answer, for some time.
     pub(super) async fn send_within(&self, wanted: &Wanted, patience: Duration) -> Result<Heard, Failed> {
+        self.send_often(wanted, patience, PAUSE_MAX).await
+    }
+
+    /// Sends a request as `send_within` does, with pauses of a maximum.
+    pub(super) async fn send_often(
+        &self,
+        wanted: &Wanted,
+        patience: Duration,
+        longest: Duration,
+    ) -> Result<Heard, Failed> {
         let begun = Instant::now();
         for round in 0.. {
             let is_late = begun.elapsed() >= patience;
@@ -133,7 +143,7 @@ impl Requests {
                 }
                 other => return other,
             }
-            pause(round).await;
+            pause_up_to(round, longest).await;
         }
         unreachable!("the rounds end with the patience")
     }
@@ -218,7 +228,11 @@ fn told(cause: &esker_store::Cause) -> String {
 
 /// Waits before a repetition: longer each time, and not as long as others that failed at the same time.
 pub(super) async fn pause(round: u32) {
-    let pause = PAUSE.saturating_mul(1 << round.min(10)).min(PAUSE_MAX);
+    pause_up_to(round, PAUSE_MAX).await;
+}
+
+async fn pause_up_to(round: u32, longest: Duration) {
+    let pause = PAUSE.saturating_mul(1 << round.min(10)).min(longest);
     let random = RandomState::new().hash_one(round) % 1024;
     tokio::time::sleep(pause / 2 + pause.saturating_mul(random as u32) / 2048).await;
 }

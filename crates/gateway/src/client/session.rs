@@ -329,7 +329,9 @@ async fn keep_renewed(leased: Arc<Leased>, life: Option<Duration>) {
         if leased.check().is_err() {
             return;
         }
-        match leased.requests.send(&leased.wanted(Method::PATCH, String::new())).await {
+        let renewal = leased.wanted(Method::PATCH, String::new());
+        // A gateway that is back is asked before the lease ends.
+        match leased.requests.send_often(&renewal, interval, interval / 4).await {
             Ok(heard) if heard.is_ok() => {}
             Ok(heard) => {
                 let is_over = matches!(leased.refused(heard), GatewayFailure::LeaseEnded(_));
