@@ -28,7 +28,7 @@ commands! {
     /// Example: esker setup broker --root stage --program /usr/bin/esker
     Broker(ProgramArgs) => service(&args, Service::broker, "esker-broker.service");
     Check(CheckArgs) => timed(&args.on, |program| Service::check(program, &args.scrub), ("esker-check", WEEKLY));
-    /// Writes a systemd service and timer that collect old revisions of all repositories and replicas each day.
+    /// Writes a systemd service and timer that collect old revisions of all repositories each day.
     ///
     /// Example: esker setup collect --root stage --program /usr/bin/esker
     Collect(ProgramArgs) => timed(&args, Service::collect, ("esker-collect", DAILY));
@@ -119,7 +119,7 @@ pub(crate) struct ProxyArgs {
     on: ProgramArgs,
 }
 
-/// Writes a systemd service and timer that check all repositories and replicas each week, with their bytes.
+/// Writes a systemd service and timer that check all data of repositories and replicas each week.
 ///
 /// Example: esker setup check --root stage --program /usr/bin/esker
 #[derive(clap::Args, Debug)]
