@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -427,10 +427,21 @@ impl Drop for Running {
 /// Starts a command and waits for its first line.
 fn running(command: &mut Command) -> Running {
     let mut running = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("esker"));
-    let mut line = String::new();
-    BufReader::new(running.0.stdout.as_mut().expect("its output")).read_line(&mut line).expect("a line");
-    assert!(!line.is_empty(), "it has ended");
+    first_line(running.0.stdout.as_mut().expect("its output"));
     running
+}
+
+/// Starts a command and waits for the first line of its log.
+fn logging(command: &mut Command) -> Running {
+    let mut running = Running(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("esker"));
+    first_line(running.0.stderr.as_mut().expect("its log"));
+    running
+}
+
+fn first_line(from: &mut impl Read) {
+    let mut line = String::new();
+    BufReader::new(from).read_line(&mut line).expect("a line");
+    assert!(!line.is_empty(), "it has ended");
 }
 
 #[test]
@@ -469,7 +480,7 @@ fn code_inside_a_daemon_does_nothing_but_the_work_of_the_daemon() {
         let to = replicas.display().to_string();
         let url = format!("{}/cvmfs/full.test", serve.url);
         let follow = ["replicate", &url, "--to", &to, "--public-key", &key, "--follow", "--every", "2h"];
-        let follow = running(&mut esker(&follow));
+        let follow = logging(&mut esker(&follow));
         let broker = Broker::start(&env);
         let mounted = env.mount(&[]);
         mounted.does(|| fs::read_dir(mounted.path("")).expect("the root").count());
