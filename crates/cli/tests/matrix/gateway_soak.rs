@@ -180,7 +180,7 @@ fn with_keys(world: &TestEnv, bucket: &S3Server, machine: &str, arguments: &[&st
 
 fn start_gateway(world: &TestEnv, bucket: &S3Server, address: &str) -> (Child, SocketAddr) {
     let state = home(world, "gateway");
-    let arguments = ["gateway", "--listen", address, "--json", "--state", &state, "--lease-time", "10s"];
+    let arguments = ["gateway", "--listen", address, "--json", "--state", &state, "--lease-time", "30s"];
     let mut command = with_keys(world, bucket, "machine of the gateway", &arguments);
     let log =
         fs::OpenOptions::new().create(true).append(true).open(home(world, "gateway.log")).expect("a log");
