@@ -163,6 +163,8 @@ for unit in check collect resign; do
     systemctl start esker-$unit.service || journalctl --no-pager -u esker-$unit.service
     systemctl show -P Result esker-$unit.service
 done
+# Their private folders in /tmp go with them.
+timeout 20 systemctl stop esker-serve esker-proxy esker-broker esker-gateway esker-metrics >/dev/null 2>&1 || :
 "#;
 
 /// Each service does its work within the restrictions of its unit.
