@@ -162,6 +162,18 @@ impl Read for Received {
     }
 }
 
+/// Returns a small body that is signed with the token in front, and its signer.
+async fn signed(
+    service: &Service,
+    token: &str,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Signer, Vec<u8>), Reply> {
+    let body = small(body).await?;
+    let signer = service.gateway.signer(authorization(headers), &[token.as_bytes(), &body].concat())?;
+    Ok((signer, body))
+}
+
 /// Answers which of the named objects the storage lacks. The body has one name in a line, and is signed with the token in front.
 pub(super) async fn missing(
     State(service): State<Arc<Service>>,
@@ -169,8 +181,7 @@ pub(super) async fn missing(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Reply, Reply> {
-    let body = small(body).await?;
-    let signer = service.gateway.signer(authorization(&headers), &[token.as_bytes(), &body].concat())?;
+    let (signer, body) = signed(&service, &token, &headers, body).await?;
     let names = lines(&body, ObjectName::parse)?;
     // What publishers stored themselves may have to be read.
     let slot = match service.gateway.signs_puts() {
@@ -194,8 +205,7 @@ pub(super) async fn signed_puts(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Reply, Reply> {
-    let body = small(body).await?;
-    let signer = service.gateway.signer(authorization(&headers), &[token.as_bytes(), &body].concat())?;
+    let (signer, body) = signed(&service, &token, &headers, body).await?;
     let object = |line: &str| {
         let (name, len) = line.split_once(' ')?;
         Some((ObjectName::parse(name)?, len.parse().ok()?))

@@ -1,7 +1,7 @@
 //! Leases, payloads and commits of a gateway, without HTTP.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use esker_format::object::ObjectKind;
@@ -194,11 +194,8 @@ fn an_interrupted_commit_is_found_out_after_a_restart() {
     }
 }
 
-#[test]
-fn commits_of_several_repositories_run_side_by_side_and_leases_go_on() {
-    let station = Station::new();
-    let one = station.signer("one");
-    let tokens = ["r.test/a", "r.test/b", "s.test/"].map(|path| station.lease("one", path));
+/// Holds the next commit up when it replaces the head; returns a notification of that, and the sender that lets it go on.
+fn held_commit(station: &Station) -> (Receiver<()>, Sender<()>) {
     let (reached, is_reached) = channel();
     let (go_on, may_go_on) = channel::<()>();
     station.r.on_head(move || {
@@ -206,6 +203,15 @@ fn commits_of_several_repositories_run_side_by_side_and_leases_go_on() {
         may_go_on.recv().unwrap();
         Outcome::Replaced
     });
+    (is_reached, go_on)
+}
+
+#[test]
+fn commits_of_several_repositories_run_side_by_side_and_leases_go_on() {
+    let station = Station::new();
+    let one = station.signer("one");
+    let tokens = ["r.test/a", "r.test/b", "s.test/"].map(|path| station.lease("one", path));
+    let (is_reached, go_on) = held_commit(&station);
     thread::scope(|scope| {
         let first = scope.spawn(|| station.gateway.commit(&one, &tokens[0], &request(1)).unwrap().revision);
         is_reached.recv().unwrap();
@@ -228,13 +234,7 @@ fn waiting_commits_become_one_revision() {
     let station = Station::new();
     let one = station.signer("one");
     let tokens = ["r.test/a", "r.test/b", "r.test/c", "r.test/d"].map(|path| station.lease("one", path));
-    let (reached, is_reached) = channel();
-    let (go_on, may_go_on) = channel::<()>();
-    station.r.on_head(move || {
-        reached.send(()).unwrap();
-        may_go_on.recv().unwrap();
-        Outcome::Replaced
-    });
+    let (is_reached, go_on) = held_commit(&station);
     let commit = |number: u8| {
         let tag = if number == 4 { "v1".to_owned() } else { String::new() };
         let request = Request { tag, ..request(number) };
@@ -265,13 +265,7 @@ fn a_restart_looks_for_a_joint_commit_once() {
     let station = Station::new();
     let one = station.signer("one");
     let tokens = ["r.test/a", "r.test/b", "r.test/c"].map(|path| station.lease("one", path));
-    let (reached, is_reached) = channel();
-    let (go_on, may_go_on) = channel::<()>();
-    station.r.on_head(move || {
-        reached.send(()).unwrap();
-        may_go_on.recv().unwrap();
-        Outcome::Replaced
-    });
+    let (is_reached, go_on) = held_commit(&station);
     let commit = |station: &Station, number: u8| {
         let token = &tokens[usize::from(number) - 1];
         station.gateway.commit(&one, token, &request(number)).map(|published| published.revision)
