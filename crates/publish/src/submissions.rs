@@ -85,7 +85,7 @@ impl Submissions<'_> {
                 Err(Failed { error, .. }) if group.len() == 1 => {
                     results.extend(group.iter().map(|ready| ready.place).zip([Err(error)]));
                 }
-                // Each of them is told what is wrong with it, and only then.
+                // The publisher of each submission gets the error of its own.
                 Err(Failed { error, may_be_public: false }) => {
                     tracing::debug!("{} submissions are published one by one: {error}", group.len());
                     groups.extend(group.into_iter().map(|ready| vec![ready]));

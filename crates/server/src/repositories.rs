@@ -148,7 +148,7 @@ impl Repositories {
         })
     }
 
-    /// Returns true if what may have contained a repository is gone: nobody knows whether there is such a file.
+    /// Returns true if what may have contained a repository is gone: the file may be there or not.
     pub(crate) fn is_gone(&self, name: &RepositoryName) -> bool {
         let may_have = |root: &&Root| !matches!(root, Root::One(served, ..) if served != name);
         self.roots.iter().filter(may_have).any(|root| root.gone().is_some())

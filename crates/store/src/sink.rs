@@ -48,7 +48,7 @@ pub struct Listed {
     pub modified: SystemTime,
 }
 
-/// A request by which somebody without credentials stores one object.
+/// A request by which a client without credentials stores one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedPut {
     /// URL that the object is put to.

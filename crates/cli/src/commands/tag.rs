@@ -284,7 +284,7 @@ fn apply(
     })
 }
 
-/// Prints the name of one of several repositories, above what is told of it.
+/// Prints the name of one of several repositories, above its tags.
 fn show_name(name: &str) -> Result<(), Failure> {
     output::show(false, (), |out| out.line(out.bold(name)))
 }

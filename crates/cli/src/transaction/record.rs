@@ -119,7 +119,7 @@ impl Record {
         }
     }
 
-    /// Returns what hooks are told.
+    /// Returns the variables of hooks.
     pub(crate) fn hook_facts<'r>(&'r self, id: &'r str) -> HookFacts<'r> {
         let path = Some(OsStr::new(&self.path));
         HookFacts { tag: self.tag.as_deref(), revision: None, transaction: Some(id), path }

@@ -1,4 +1,4 @@
-//! Checks requests with signed URLs (AWS Signature Version 4): whoever has the URL sends what was signed, and nothing else.
+//! Checks requests with signed URLs (AWS Signature Version 4): a client with the URL sends what was signed, and nothing else.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
