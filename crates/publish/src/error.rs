@@ -23,7 +23,7 @@ pub enum PublishError {
     /// Another publisher changed paths that this change touches, too.
     #[error(
         "revision {head} changed {}, after this change was computed from revision {base}",
-        listed(.paths, *.count)
+        listed_paths(.paths, *.count)
     )]
     Conflict {
         /// The first paths that both changed.
@@ -40,7 +40,7 @@ pub enum PublishError {
     /// A gateway that compares no revisions published the change over those of other publishers.
     #[error(
         "revision {revision} is published, and the gateway overwrote what others had changed up to revision {before}: {}",
-        listed(.paths, *.count)
+        listed_paths(.paths, *.count)
     )]
     Overwrote {
         /// The first paths that both changed.
@@ -155,7 +155,7 @@ pub enum PublishError {
         before: Option<u64>,
     },
     /// A transaction of one directory changed others.
-    #[error("changes outside of `{within}` can't be published: {}", listed(paths, *count))]
+    #[error("changes outside of `{within}` can't be published: {}", listed_paths(paths, *count))]
     Outside {
         /// The directory that may change.
         within: String,
@@ -194,9 +194,14 @@ pub enum PublishError {
 }
 
 /// Formats the first paths of a list.
-fn listed(paths: &[String], count: u64) -> String {
+fn listed_paths(paths: &[String], count: u64) -> String {
     let named: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
-    let more = count.saturating_sub(paths.len() as u64);
+    listed(&named, count)
+}
+
+/// Formats the first items of a list of this many.
+pub(crate) fn listed(named: &[String], count: u64) -> String {
+    let more = count.saturating_sub(named.len() as u64);
     let more = if more > 0 { format!(" and {more} more paths") } else { String::new() };
     format!("{}{more}", named.join(", "))
 }

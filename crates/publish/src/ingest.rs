@@ -16,6 +16,7 @@ use crate::error::PublishError;
 use crate::follow_rules::Rules;
 use crate::pipeline::Feeder;
 use crate::progress::Phase;
+use crate::remarks;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions, until_kept};
 use crate::staged::Staged;
@@ -57,6 +58,7 @@ impl Ingest<'_> {
         let index = ContentIndex::of(repository);
         let mut collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
+        report.add_remarks(std::mem::take(&mut collected.remarks));
         report.warnings.extend(collected.warnings());
         context.foresee(&mut collected.changes, tag, &self.options, &mut report)?;
         context.warn_of_shrink(collected.gone(), &mut report)?;
@@ -83,9 +85,11 @@ impl Ingest<'_> {
         let _held = repository.hold(&base)?;
         let (context, _) = self.context(repository, base, now)?;
         let index = ContentIndex::of(repository).kept();
-        let collected = self.collect(&context, &index, false)?;
+        let mut collected = self.collect(&context, &index, false)?;
         context.confirm_shrink(collected.gone(), &mut self.options)?;
         let mut warnings = collected.warnings();
+        let remarks = std::mem::take(&mut collected.remarks).finish();
+        warnings.extend(remarks::warnings(&remarks, &mut collected.differences));
         warnings.extend(index.write().err().map(|error| error.to_string()));
         Staged::new(&context, &collected.changes, &mut self.options, warnings)
     }
@@ -106,9 +110,10 @@ impl Ingest<'_> {
     fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, PublishError> {
         let (context, _) = self.context(repository, base, now)?;
         let index = ContentIndex::of(repository).kept();
-        let collected = self.collect(&context, &index, false)?;
+        let mut collected = self.collect(&context, &index, false)?;
         context.confirm_shrink(collected.gone(), &mut self.options)?;
         let mut report = context.report(collected.differences);
+        report.add_remarks(std::mem::take(&mut collected.remarks));
         report.warnings.extend(collected.warnings());
         report.seconds.store = context.seconds();
         context.publish(&collected.changes, Some(&index), &mut self.options, &mut report)?;
@@ -172,6 +177,6 @@ pub(crate) struct Member {
     /// The path in the repository.
     pub(crate) path: Vec<u8>,
     pub(crate) entry: Entry,
-    /// Number of extended attributes that catalogs can't represent.
-    pub(crate) xattrs_left_out: u64,
+    /// Names of the extended attributes that catalogs can't represent.
+    pub(crate) xattrs_left_out: Vec<Vec<u8>>,
 }

@@ -189,8 +189,7 @@ impl Upper {
             access: &access,
             stop,
         };
-        let Walked { mut plan, mut directories, left_out } = walk.run()?;
-        plan.differences = left_out;
+        let Walked { mut plan, mut directories } = walk.run()?;
         let before = Dirtab::of_published(&**sink, published)?;
         let is_changed = Rules::change_in(&plan.changes);
         let now = if is_changed { Dirtab::of_folder(&self.folder)? } else { before.clone() };
@@ -290,10 +289,11 @@ impl PublishUpper<'_> {
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, PublishError> {
         let context = self.context(repository, now)?;
         let tag = context.check_tag(&self.options)?;
-        let (lower, planned) = self.plan(&context)?;
+        let (lower, mut planned) = self.plan(&context)?;
         let mut changed = planned.changes(&lower, &context.published)?;
         let changes = planned.list(&context.published, &changed)?;
-        let mut report = context.report(counts(&changes, planned.plan.differences));
+        let mut report = context.report(counts(&changes));
+        report.add_remarks(std::mem::take(&mut planned.plan.remarks));
         context.foresee(&mut changed, tag, &self.options, &mut report)?;
         context.warn_of_shrink(report.differences.removed.total(), &mut report)?;
         (report.files_read, report.bytes_read) = (planned.plan.jobs as u64, planned.plan.bytes_to_read);
@@ -333,7 +333,7 @@ impl PublishUpper<'_> {
         let (lower, mut planned) = self.plan(context)?;
         let changed = planned.changes(&lower, &context.published)?;
         let changes = planned.list(&context.published, &changed)?;
-        let differences = counts(&changes, planned.plan.differences);
+        let differences = counts(&changes);
         let scanned = context.seconds();
         context.check_files(&changed)?;
         context.confirm_shrink(differences.removed.total(), &mut self.options)?;
@@ -341,6 +341,7 @@ impl PublishUpper<'_> {
         tidy(&lower, &mut planned.plan.changes)?;
         let changed = planned.changes(&lower, &context.published)?;
         let mut report = context.report(differences);
+        report.add_remarks(std::mem::take(&mut planned.plan.remarks));
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
         Ok((changed, report))
@@ -386,9 +387,9 @@ impl PublishUpper<'_> {
     }
 }
 
-/// Counts changes by kind, beside what was left out.
-fn counts(changes: &[PathChange], left_out: Differences) -> Differences {
-    let mut differences = left_out;
+/// Counts changes by kind.
+fn counts(changes: &[PathChange]) -> Differences {
+    let mut differences = Differences::default();
     for change in changes {
         let counts = match change.change {
             ChangeKind::Added => &mut differences.added,

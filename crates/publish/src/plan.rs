@@ -20,6 +20,7 @@ use crate::file_index::{FileIndex, Record};
 use crate::filter::Filter;
 use crate::follow_rules::Rules;
 use crate::graft::Grafts;
+use crate::remarks::Remarks;
 use crate::source::{Facts, SourceEntry, Time};
 use crate::source_entry;
 
@@ -36,6 +37,8 @@ pub struct Differences {
     pub unchanged: KindCounts,
     /// Number of extended attributes that catalogs can't represent.
     pub xattrs_left_out: u64,
+    /// Number of names that have no hard link to names of the same file in other directories.
+    pub hard_links_split: u64,
     /// Number of devices, sockets and pipes that the settings leave out.
     pub special_left_out: u64,
     /// Number of files that lost their capabilities, since a transaction changed their content.
@@ -50,10 +53,6 @@ impl Differences {
         self.changed.add_all(&other.changed);
         self.removed.add_all(&other.removed);
         self.unchanged.add_all(&other.unchanged);
-        self.xattrs_left_out += other.xattrs_left_out;
-        self.special_left_out += other.special_left_out;
-        self.capabilities_left_out += other.capabilities_left_out;
-        self.default_acls_left_out += other.default_acls_left_out;
     }
 
     /// Counts everything below a published directory as removed.
@@ -119,6 +118,7 @@ pub(crate) struct DirectoryPlan {
     /// Directories of the source, and whether they were published before.
     pub(crate) subdirectories: Vec<(Vec<u8>, bool)>,
     pub(crate) differences: Differences,
+    pub(crate) remarks: Remarks,
 }
 
 /// Inputs of every comparison.
@@ -161,6 +161,8 @@ impl Comparison<'_> {
             let mut new = source_entry::of_source(&source, xattrs, self.settings);
             self.filter.own(&mut new);
             groups.assign(&source, &mut new);
+            let at = || path::join(directory, &new.name);
+            plan.remarks.add_linked(&source.facts, u64::from(new.link_count), at);
             grafts.set_in(&mut new, &source.facts, self.settings);
             if triggers.contains(&(source.facts.device, source.facts.inode)) {
                 new.flags.0 |= Flags::BUNDLE_TRIGGER;
@@ -366,6 +368,7 @@ pub(crate) struct Plan {
     pub(crate) waiting: Vec<Waiting>,
     pub(crate) records: Vec<Record>,
     pub(crate) differences: Differences,
+    pub(crate) remarks: Remarks,
     pub(crate) jobs: usize,
     pub(crate) bytes_to_read: u64,
 }
@@ -405,6 +408,7 @@ impl Plan {
     /// Adds the plan of one directory, whose path below the source is `relative`.
     pub(crate) fn absorb(&mut self, relative: &[u8], part: DirectoryPlan) {
         self.differences.add_all(&part.differences);
+        self.remarks.absorb(part.remarks);
         self.records.extend(part.records);
         for name in &part.removals {
             self.changes.remove(&part.directory, name);

@@ -20,6 +20,7 @@ use crate::pipeline::Content;
 use crate::plan::Plan;
 use crate::private_files::PrivateFiles;
 use crate::progress::Phase;
+use crate::remarks;
 use crate::report::Report;
 use crate::revision::{Context, PublishOptions, until_kept};
 use crate::scan::Scan;
@@ -49,6 +50,7 @@ impl Publish<'_> {
         let mut report = context.report(plan.differences);
         self.compare_contents(&context, &mut plan)?;
         report.differences = plan.differences;
+        report.add_remarks(std::mem::take(&mut plan.remarks));
         context.foresee(&mut plan.changes, tag, &self.options, &mut report)?;
         context.warn_of_shrink(plan.differences.removed.total(), &mut report)?;
         (report.files_read, report.bytes_read) = (files, bytes);
@@ -68,6 +70,7 @@ impl Publish<'_> {
         let index = ContentIndex::of(repository).kept();
         let (mut plan, scanned) = self.store(&context, &index)?;
         let mut report = context.report(plan.differences);
+        report.add_remarks(std::mem::take(&mut plan.remarks));
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
         context.publish(&plan.changes, Some(&index), &mut self.options, &mut report)?;
@@ -83,8 +86,10 @@ impl Publish<'_> {
         let _held = repository.hold(&base)?;
         let context = self.context(repository, base, now)?;
         let index = ContentIndex::of(repository).kept();
-        let (plan, _) = self.store(&context, &index)?;
-        let warnings = index.write().err().map(|error| error.to_string()).into_iter().collect();
+        let (mut plan, _) = self.store(&context, &index)?;
+        let remarks = std::mem::take(&mut plan.remarks).finish();
+        let mut warnings = remarks::warnings(&remarks, &mut plan.differences);
+        warnings.extend(index.write().err().map(|error| error.to_string()));
         Staged::new(&context, &plan.changes, &mut self.options, warnings)
     }
 
@@ -171,7 +176,9 @@ fn plan_top(
         let folder = source.open_directory(b"")?;
         let pairs = read_xattr_pairs(&folder, b".");
         let pairs = pairs.map_err(source.failed("reading the extended attributes of", b""))?;
-        top.xattrs = pack_xattrs(pairs, &context.target, settings)?.packed;
+        let xattrs = pack_xattrs(pairs, &context.target, settings)?;
+        plan.remarks.add_xattrs(&context.target, xattrs.left_out);
+        top.xattrs = xattrs.packed;
     }
     top.name = path::split(&context.target).map(|(_, name)| name.to_vec()).unwrap_or_default();
     match &before {

@@ -11,6 +11,7 @@ use crate::limits::OverLimits;
 use crate::over_limit::OverLimit;
 use crate::path_changes::PathChange;
 use crate::plan::Differences;
+use crate::remarks::{self, Remark, Remarks};
 
 /// Report of a finished or planned publish.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -51,6 +52,9 @@ pub struct Report {
     pub catalog_bytes: u64,
     /// Files and catalogs of the revision that exceed limits; the first ones, if there are many.
     pub over_limits: Vec<OverLimit>,
+    /// Entries that readers see otherwise than their source shows them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<Remark>,
     /// Conflicts with a later revision that the publisher has decided.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resolved: Vec<Resolved>,
@@ -65,6 +69,12 @@ impl Report {
     pub(crate) fn add_over_limits(&mut self, found: OverLimits) {
         self.warnings.extend(found.warnings());
         self.over_limits = found.named;
+    }
+
+    /// Adds remarks, and a warning for each kind.
+    pub(crate) fn add_remarks(&mut self, remarks: Remarks) {
+        self.remarks = remarks.finish();
+        self.warnings.extend(remarks::warnings(&self.remarks, &mut self.differences));
     }
 
     /// Adds the result of writing bundles.

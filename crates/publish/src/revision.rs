@@ -138,23 +138,6 @@ impl Empty {
     }
 }
 
-/// Returns warnings about what a publish left out.
-fn warnings(differences: &Differences) -> impl Iterator<Item = String> {
-    let texts = [
-        (differences.special_left_out, "devices, sockets and pipes were left out (setting special_files)"),
-        (
-            differences.capabilities_left_out,
-            "files with new content lost their capabilities, as at any write to them",
-        ),
-        (
-            differences.default_acls_left_out,
-            "new entries don't have the default access control list of their directory, which only a transaction of root \
-             gives them; set their lists, or change them as root",
-        ),
-    ];
-    texts.into_iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}"))
-}
-
 impl<'r> Context<'r> {
     /// Creates the inputs of a change of a given revision.
     pub(crate) fn on(
@@ -289,7 +272,7 @@ impl<'r> Context<'r> {
             object_bytes_stored: get(&counters.object_bytes),
             objects_present: get(&counters.present),
             object_bytes_present: get(&counters.present_bytes),
-            warnings: self.expiry_warning().into_iter().chain(warnings(&differences)).collect(),
+            warnings: self.expiry_warning().into_iter().collect(),
             ..Report::default()
         }
     }

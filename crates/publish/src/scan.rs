@@ -11,6 +11,7 @@ use crate::graft::Grafts;
 use crate::plan::{Comparison, DirectoryPlan, Plan};
 use crate::private_files::PrivateFiles;
 use crate::progress::{Counters, TICK};
+use crate::remarks::{RemarkKind, Remarks};
 use crate::source::{Facts, Source, SourceEntry, Time, pack_xattrs, read_xattr_pairs};
 use crate::source_entry;
 
@@ -121,9 +122,14 @@ impl Scan<'_> {
             let path = path::join(&step.relative, &entry.name);
             !filter.ignores(&path, entry.facts.is_directory())
         });
-        let listed = entries.len();
-        entries.retain(|entry| !source_entry::is_left_out(entry.facts.mode, self.comparison.settings));
-        let special_left_out = (listed - entries.len()) as u64;
+        let mut remarks = Remarks::default();
+        entries.retain(|entry| {
+            let is_left_out = source_entry::is_left_out(entry.facts.mode, self.comparison.settings);
+            if is_left_out {
+                remarks.add(RemarkKind::SpecialFile, &path::join(&directory, &entry.name));
+            }
+            !is_left_out
+        });
         let grafts = Grafts::take(self.source, &folder, &step.relative, &mut entries)?;
         self.refuse(&directory, step, &entries)?;
         self.counters.scanned.fetch_add(entries.len() as u64, Ordering::Relaxed);
@@ -135,10 +141,9 @@ impl Scan<'_> {
             .filter(|entry| entry.facts.is_directory())
             .map(|entry| (entry.name.clone(), entry.facts))
             .collect();
-        let (found, left_out) = self.add_xattrs(&folder, &step.relative, entries)?;
+        let found = self.add_xattrs(&folder, &step.relative, entries, &mut remarks)?;
         let mut part = self.comparison.compare(&directory, &step.facts, found, &grafts, old, now)?;
-        part.differences.xattrs_left_out = left_out;
-        part.differences.special_left_out = special_left_out;
+        part.remarks.absorb(remarks);
         for removed in std::mem::take(&mut part.removed_directories) {
             part.differences.add_removed_below(self.published, &removed)?;
         }
@@ -176,8 +181,8 @@ impl Scan<'_> {
         folder: &OwnedFd,
         relative: &[u8],
         entries: Vec<SourceEntry>,
-    ) -> Result<(Vec<(SourceEntry, Option<Vec<u8>>)>, u64), PublishError> {
-        let mut left_out = 0;
+        remarks: &mut Remarks,
+    ) -> Result<Vec<(SourceEntry, Option<Vec<u8>>)>, PublishError> {
         let mut found = Vec::with_capacity(entries.len());
         for entry in entries {
             let mut packed = None;
@@ -186,12 +191,12 @@ impl Scan<'_> {
                 let failed = self.source.failed("reading the extended attributes of", &at);
                 let pairs = read_xattr_pairs(folder, &entry.name).map_err(failed)?;
                 let xattrs = pack_xattrs(pairs, &at, self.comparison.settings)?;
-                left_out += xattrs.left_out;
+                remarks.add_xattrs(&[self.target, &at].concat(), xattrs.left_out);
                 packed = xattrs.packed;
             }
             found.push((entry, packed));
         }
-        Ok((found, left_out))
+        Ok(found)
     }
 }
 

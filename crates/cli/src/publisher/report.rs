@@ -71,14 +71,6 @@ pub(super) fn print(
         out.line(format!("nothing changed; revision {} stays", report.revision))?;
     }
     out.line(format!("  entries   {summary}"))?;
-    if differences.xattrs_left_out > 0 {
-        let text = format!(
-            "{} extended attributes were left out: their names or values are too long for catalogs or for the setting \
-             long_xattrs, they are more than 255, or they have no proper name",
-            differences.xattrs_left_out
-        );
-        out.line(format!("  {}", out.warning(&text)))?;
-    }
     for chosen in report.resolved.iter().take(NAMED_MAX) {
         let side = if chosen.side == Side::Ours { "ours" } else { "theirs" };
         out.line([format!("  {side:9} ").as_bytes(), &*out.name(chosen.path.as_bytes())].concat())?;

@@ -139,7 +139,7 @@ fn a_new_revision_stores_only_differences() {
     assert_eq!(names(&first["seconds"]), Some("catalogs commit locked scan store total".into()));
     assert_eq!(
         names(&first["differences"]),
-        Some("added capabilities_left_out changed default_acls_left_out removed special_left_out unchanged xattrs_left_out".into())
+        Some("added capabilities_left_out changed default_acls_left_out hard_links_split removed special_left_out unchanged xattrs_left_out".into())
     );
     let seconds = first["seconds"].as_object().expect("an object").values().filter_map(Value::as_f64);
     assert!(seconds.sum::<f64>() > 0.0, "{first}");

@@ -16,6 +16,7 @@ use crate::graft::{self, Graft, grafted_by};
 use crate::limits;
 use crate::pipeline::Content;
 use crate::plan::Differences;
+use crate::remarks::{RemarkKind, Remarks};
 use crate::revision::Context;
 use crate::source_entry;
 use crate::trigger_flags::with_flags_mended;
@@ -50,6 +51,7 @@ pub(super) struct Collector<'r> {
     left_out: HashSet<Vec<u8>>,
     /// Counts of removed and skipped entries.
     counted: Differences,
+    remarks: Remarks,
     /// Paths to delete that do not exist.
     missing: Vec<Vec<u8>>,
     /// Number of removed entries that the archive adds again.
@@ -66,6 +68,7 @@ fn refused_graft(marker: &[u8], reason: String) -> PublishError {
 pub(super) struct Collected {
     pub(super) changes: Changes,
     pub(super) differences: Differences,
+    pub(super) remarks: Remarks,
     /// Number of entries of an unknown type.
     pub(super) unknown_types: u64,
     /// Paths to delete that do not exist.
@@ -98,6 +101,7 @@ impl<'r> Collector<'r> {
             grafts: HashMap::new(),
             left_out: HashSet::new(),
             counted: Differences::default(),
+            remarks: Remarks::default(),
             missing: Vec::new(),
             returned: 0,
             replaced: 0,
@@ -284,7 +288,7 @@ impl<'r> Collector<'r> {
 
     fn add(&mut self, member: Member) -> Result<(), PublishError> {
         let Member { path, mut entry, xattrs_left_out } = member;
-        self.counted.xattrs_left_out += xattrs_left_out;
+        self.remarks.add_xattrs(&path, xattrs_left_out);
         self.own(&mut entry);
         self.jobs.remove(&path);
         let Some((directory, name)) = path::split(&path) else {
@@ -359,7 +363,7 @@ impl<'r> Collector<'r> {
     /// Adds a directory, symlink or special file, or a file whose content a marker says.
     pub(super) fn other(&mut self, mut member: Member) -> Result<(), PublishError> {
         if source_entry::is_left_out(member.entry.mode, self.settings()) {
-            self.counted.special_left_out += 1;
+            self.remarks.add(RemarkKind::SpecialFile, &member.path);
             self.left_out.insert(member.path);
             return Ok(());
         }
@@ -384,7 +388,7 @@ impl<'r> Collector<'r> {
         let name = path::split(&path).map(|(_, name)| name.to_vec()).unwrap_or_default();
         let entry = Entry { name, hardlink_group: 0, link_count: 1, ..found };
         let job = self.jobs.get(target).copied();
-        self.add(Member { path: path.clone(), entry, xattrs_left_out: 0 })?;
+        self.add(Member { path: path.clone(), entry, xattrs_left_out: Vec::new() })?;
         self.jobs.extend(job.map(|job| (path.clone(), job)));
         // Catalogs know hardlinks within a directory only; elsewhere it becomes a file of its own.
         if let (Some((directory, name)), Some((target_directory, target_name))) =
@@ -393,6 +397,8 @@ impl<'r> Collector<'r> {
         {
             let key = (directory.to_vec(), target_name.to_vec());
             self.links.entry(key).or_default().push(name.to_vec());
+        } else {
+            self.remarks.add(RemarkKind::HardLink, &path);
         }
         Ok(())
     }
@@ -420,9 +426,9 @@ impl<'r> Collector<'r> {
             }
             self.compare(&directory, &mut differences)?;
         }
-        let Self { changes, missing, unknown_types, .. } = self;
+        let Self { changes, remarks, missing, unknown_types, .. } = self;
         let returned = self.returned.saturating_sub(self.replaced);
-        Ok(Collected { changes, differences, missing, returned, unknown_types })
+        Ok(Collected { changes, differences, remarks, missing, returned, unknown_types })
     }
 
     /// Assigns all names of one file to the same hard link group.

@@ -20,7 +20,8 @@ use esker_store::Sink;
 use crate::error::PublishError;
 use crate::filter::Filter;
 use crate::graft::Grafts;
-use crate::plan::{Differences, Plan, ReadDirectory, ReadFile, Waiting};
+use crate::plan::{Plan, ReadDirectory, ReadFile, Waiting};
+use crate::remarks::{RemarkKind, Remarks};
 use crate::source::{Facts, Source, SourceEntry, pack_xattrs, read_xattr_pairs};
 use crate::source_entry;
 
@@ -51,8 +52,6 @@ pub(super) struct Walked {
     pub(super) plan: Plan,
     /// The directories that the upper folder has.
     pub(super) directories: Vec<Vec<u8>>,
-    /// Counts of what is left out, and of nothing else.
-    pub(super) left_out: Differences,
 }
 
 /// A directory of the upper folder.
@@ -101,8 +100,7 @@ impl Walk<'_> {
 
     fn root(&self, walked: &mut Walked) -> Result<(), PublishError> {
         let folder = self.source.open_directory(b"")?;
-        let MarkedEntry { xattrs, .. } =
-            self.marks(&folder, b"", b".", &mut walked.left_out.xattrs_left_out)?;
+        let MarkedEntry { xattrs, .. } = self.marks(&folder, b"", b".", &mut walked.plan.remarks)?;
         let facts = self.source.root_facts()?;
         let root = SourceEntry { name: Vec::new(), facts, target: Vec::new(), dated: false };
         let before = self.published.entry(b"")?;
@@ -139,10 +137,12 @@ impl Walk<'_> {
                 continue;
             }
             let MarkedEntry { marks, xattrs, published } =
-                self.marks(&folder, &at, &entry.name, &mut walked.left_out.xattrs_left_out)?;
+                self.marks(&folder, &at, &entry.name, &mut walked.plan.remarks)?;
             let is_whiteout = is_whiteout(&entry, marks);
             let is_left_out = !is_whiteout && source_entry::is_left_out(entry.facts.mode, self.settings);
-            walked.left_out.special_left_out += u64::from(is_left_out);
+            if is_left_out {
+                walked.plan.remarks.add(RemarkKind::SpecialFile, &at);
+            }
             if is_whiteout || is_left_out {
                 if old.get(&entry.name).is_some_and(|before| !self.is_left_to_balance(before)) {
                     walked.plan.changes.remove(directory, &entry.name);
@@ -255,13 +255,15 @@ impl Walk<'_> {
                     }),
                 }
             }
-            if has_default_acl && named.is_none() && origin.is_none() && !source.facts.is_symlink() {
-                walked.left_out.default_acls_left_out += u64::from(!has_xattr(&new, posix_acl::ACCESS));
+            let may_inherit = has_default_acl && named.is_none() && !source.facts.is_symlink();
+            if may_inherit && origin.is_none() && !has_xattr(&new, posix_acl::ACCESS) {
+                walked.plan.remarks.add(RemarkKind::DefaultAcl, &at);
             }
             if let Some(origin) = &origin {
                 let is_same_content = entry::is_same_content(origin, &new);
-                let lost = carried::add(&mut new, origin, self.overlay(), is_same_content);
-                walked.left_out.capabilities_left_out += u64::from(lost);
+                if carried::add(&mut new, origin, self.overlay(), is_same_content) {
+                    walked.plan.remarks.add(RemarkKind::Capabilities, &at);
+                }
                 entry::carry_unknown(origin, &mut new);
             }
             // A copy of one name of a group is a file of its own in the upper folder. As long as it shows the same, it
@@ -276,7 +278,12 @@ impl Walk<'_> {
                 if entry::is_same(before, &kept) {
                     continue;
                 }
+                // Its other names stay as they are published.
+                if origin.is_some() {
+                    walked.plan.remarks.add(RemarkKind::HardLink, &at);
+                }
             }
+            walked.plan.remarks.add_linked(&source.facts, u64::from(new.link_count), || at);
             walked.plan.changes.put(directory, new);
         }
         if !reads.is_empty() {
@@ -343,14 +350,14 @@ impl Walk<'_> {
         folder: &OwnedFd,
         at: &[u8],
         name: &[u8],
-        left_out: &mut u64,
+        remarks: &mut Remarks,
     ) -> Result<MarkedEntry, PublishError> {
         let pairs = read_xattr_pairs(folder, name)
             .map_err(self.source.failed("reading the extended attributes of", at))?;
         let (marks, mut own) = marks::split(pairs);
         let published = marks::take_published_path(&mut own);
         let xattrs = pack_xattrs(own, at, self.settings)?;
-        *left_out += xattrs.left_out;
+        remarks.add_xattrs(at, xattrs.left_out);
         Ok(MarkedEntry { marks, xattrs: xattrs.packed, published })
     }
 

@@ -16,8 +16,8 @@ use crate::error::PublishError;
 pub(crate) struct Xattrs {
     /// Encoded attributes; none if the entry has no attributes.
     pub(crate) packed: Option<Vec<u8>>,
-    /// Number of attributes that catalogs can't represent.
-    pub(crate) left_out: u64,
+    /// Names of the attributes that catalogs can't represent.
+    pub(crate) left_out: Vec<Vec<u8>>,
 }
 
 /// An attribute that describes the publisher's machine and not the file, beside those that [`folder::xattrs`] leaves out.
@@ -33,7 +33,7 @@ pub(crate) fn pack_xattrs(found: Vec<Xattr>, at: &[u8], settings: &Settings) -> 
     if !settings.xattrs {
         return Ok(Xattrs::default());
     }
-    let mut all = found.len();
+    let mut left_out = Vec::new();
     // Archives may have names that no file system would take, and readers refuse whole lists for one of them.
     let is_name = |name: &[u8]| !name.is_empty() && name.len() <= XattrList::NAME_MAX && !name.contains(&0);
     let mut kept: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
@@ -45,15 +45,19 @@ pub(crate) fn pack_xattrs(found: Vec<Xattr>, at: &[u8], settings: &Settings) -> 
         }
         // It tells of a published tree, and copies of its files have it too.
         if name == PUBLISHED_PATH {
-            all -= 1;
             continue;
         }
         let may_be =
             value.len() <= XattrList::VALUE_MAX && (!is_long || settings.long_xattrs == LongXattrs::Publish);
-        if may_be && is_name(&name) {
-            kept.entry(name).or_insert(value);
+        if may_be && is_name(&name) && !kept.contains_key(&name) {
+            kept.insert(name, value);
+        } else {
+            left_out.push(name);
         }
     }
-    let list: XattrList = kept.into_iter().take(XattrList::COUNT_MAX).collect();
-    Ok(Xattrs { left_out: (all - list.len()) as u64, packed: list.to_blob() })
+    while kept.len() > XattrList::COUNT_MAX {
+        left_out.extend(kept.pop_last().map(|(name, _)| name));
+    }
+    let list: XattrList = kept.into_iter().collect();
+    Ok(Xattrs { left_out, packed: list.to_blob() })
 }

@@ -31,7 +31,7 @@ pub(crate) fn file(archive: &mut Archive, path: &str, bytes: &[u8]) {
     archive.append_data(&mut header, path, bytes).unwrap();
 }
 
-fn link(archive: &mut Archive, kind: EntryType, path: &str, target: &str) {
+pub(crate) fn link(archive: &mut Archive, kind: EntryType, path: &str, target: &str) {
     archive.append_link(&mut header(kind, 0o777), path, target).unwrap();
 }
 

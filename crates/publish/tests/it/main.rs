@@ -20,6 +20,7 @@ mod limits;
 mod model;
 mod overlay;
 mod protocol;
+mod remarks;
 mod removals;
 mod replicas;
 mod round_trip;
