@@ -7,7 +7,7 @@ use esker_node::push::Push;
 use esker_node::repository::{Repository, RepositoryOptions};
 use esker_store::ObjectStore;
 use esker_vfs::Tree;
-use esker_view::{Pin, View, ViewOptions};
+use esker_view::{Ownership, Pin, View, ViewOptions};
 
 use crate::error::Failure;
 use crate::mounting::open::{open_resolved, view_options};
@@ -47,8 +47,13 @@ impl Browsed {
         settings: &Settings,
     ) -> Result<RepositorySpec, Failure> {
         let named = place.locate()?.repository;
-        // What is published, and not what this user's environment makes of it.
-        let options = ViewOptions { pin, raw_targets: true, ..view_options(settings) };
+        // What is published, and not what a mount of this user makes of it.
+        let options = ViewOptions {
+            pin,
+            raw_targets: true,
+            ownership: Ownership::AsPublished,
+            ..view_options(settings)
+        };
         let checked = match published_here(named, &place.published, &place.repository, settings)? {
             Some(checked) => checked,
             None => ResolvedRepository::new(named, &place.repository, settings)?,

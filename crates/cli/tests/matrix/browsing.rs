@@ -59,6 +59,7 @@ fn assert_same(expected: &Entry, found: &Value) {
     };
     assert_eq!(found["type"], kind, "{name}");
     assert_eq!(found["mode"], format!("{:04o}", expected.mode & 0o7777), "{name}");
+    assert_eq!((&found["uid"], &found["gid"]), (&expected.uid.into(), &expected.gid.into()), "{name}");
     let time = found["mtime"].as_i64().expect("a time") * 1_000_000_000
         + found["mtime_ns"].as_i64().expect("nanoseconds");
     assert_eq!(time, expected.mtime_ns, "{name}");
