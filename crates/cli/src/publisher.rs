@@ -29,9 +29,7 @@ use esker_format::time::UnixTime;
 use esker_gateway::Session;
 use esker_maintain::{Collected, ServerConf, remembered_spool};
 use esker_publish::{Filter, Progress, PublishError, PublishOptions, Report, Shrink, TagRequest};
-use esker_repository::{
-    KeyFolder, RememberedGateway, RememberedStorage, ReplicaState, Repository, RepositoryError,
-};
+use esker_repository::{KeyFolder, RememberedGateway, RememberedStorage, Repository, RepositoryError};
 use esker_run::give_signals_back;
 
 use crate::error::{Context, Failure, Kind, warn};
@@ -303,7 +301,7 @@ impl Place {
         quiet: bool,
     ) -> Result<Repository, Failure> {
         let failed = |error| of_operation(&format!("can't open {}", self.name), &error);
-        if ReplicaState::read(&self.root).map_err(failed)?.is_none() {
+        if self.replica()?.is_none() {
             return self.open(lock, interrupt, quiet);
         }
         let mut repository = Repository::open_replica(&self.root, &self.name, now()).map_err(failed)?;

@@ -80,8 +80,7 @@ impl Takeover {
                 if matches!(*source, esker_format::trust::TrustError::WhitelistExpired { .. }) =>
             {
                 warnings.push(format!("{source}; sign it with `esker repo resign`"));
-                let still_valid = UnixTime(signed.whitelist(name)?.expires.hour().0.saturating_sub(1));
-                signed.verify(name, &keys.public()?, still_valid)?.manifest().clone()
+                signed.verify(name, &keys.public()?, signed.valid_at(name, now)?)?.manifest().clone()
             }
             Err(error) => return Err(error.into()),
         };

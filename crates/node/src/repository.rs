@@ -8,6 +8,7 @@ use esker_cache_share::{BrokerAddress, CacheOpener, ObjectProvider, SharedCache,
 use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
 use esker_object_storage::connect;
 use esker_store::{
     CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, KeptAuthorities,
@@ -49,6 +50,10 @@ pub struct RepositoryOptions {
     pub offline: bool,
     /// Accept a head that is older than the last accepted one.
     pub forget_history: bool,
+    /// Time as of which heads are verified, in place of the clock: before the expiry of a whitelist that doesn't matter. It is
+    /// for one process, and no mount has it.
+    #[serde(skip)]
+    pub valid_at: Option<UnixTime>,
     /// Timeout for a server to begin a reply, in place of the default.
     pub deadline: Option<Duration>,
     /// Texts of certificate authorities that stand in for files that are gone.
@@ -101,8 +106,11 @@ impl Repository {
         let store = SharedCache::open_through(cache, &text, Box::new(opener), options.broker)?;
         let head_source = if options.offline { Arc::new(DisabledSource(url.clone())) } else { source };
         let keys = options.keys.clone();
-        let head_options =
+        let mut head_options =
             HeadOptions { blacklist: options.blacklist, ..HeadOptions::new(options.name, options.keys) };
+        if let Some(time) = options.valid_at {
+            head_options.now = Arc::new(move || time);
+        }
         let heads_folder = options.cache.join(HEADS);
         if matches!(store.through(), Some(ObjectProvider::Broker(_))) {
             // Objects come from elsewhere, but accepted heads are saved for this user.

@@ -56,6 +56,8 @@ pub struct Repository {
     pub(crate) replica_spool: Option<PathBuf>,
     keys: KeyFolder,
     opened: UnixTime,
+    /// Time as of which heads are verified: before the expiry of the whitelist, if this is open for reading.
+    valid: UnixTime,
     /// Head that was verified last.
     last_head: Mutex<Option<ReadHead>>,
     state: PathBuf,
@@ -114,7 +116,29 @@ impl Repository {
         keys: KeyFolder,
         now: UnixTime,
     ) -> Result<Self, RepositoryError> {
+        Self::open_as_of(place.storage()?, name, keys, (now, now))
+    }
+
+    /// Opens the repository at a place to look at it, also if its whitelist has expired.
+    pub fn open_for_reading(
+        place: impl OpenStorage,
+        name: &RepositoryName,
+        keys: KeyFolder,
+        now: UnixTime,
+    ) -> Result<Self, RepositoryError> {
         let storage = place.storage()?;
+        storage.require_head()?;
+        let valid = SignedFiles::read(&**storage.sink(), name)?.valid_at(name, now)?;
+        Self::open_as_of(storage, name, keys, (now, valid))
+    }
+
+    /// Opens the repository `now`, and verifies heads as of the time `valid`.
+    fn open_as_of(
+        storage: Storage,
+        name: &RepositoryName,
+        keys: KeyFolder,
+        (now, valid): (UnixTime, UnixTime),
+    ) -> Result<Self, RepositoryError> {
         storage.require_head()?;
         storage.prepare()?;
         if let Some(replica) = ReplicaState::read(storage.place())? {
@@ -128,12 +152,12 @@ impl Repository {
         let (sink, disk) = (storage.sink().clone(), storage.disks().private.clone());
         // Before the head: a later list may have objects on it that this head still names.
         let collections = CondemnedFolder::of(&storage).collections()?;
-        let mut head = read_head(&*sink, name, &keys, &publisher, now)?;
+        let mut head = read_head(&*sink, name, &keys, &publisher, valid)?;
         // Of a publisher that is at work, which holds the lock, it is not to be taken.
         if pending::path(&state).exists()
             && let Some(_lock) = storage.try_lock()?
         {
-            head = read_head(&*sink, name, &keys, &publisher, now)?;
+            head = read_head(&*sink, name, &keys, &publisher, valid)?;
             pending::finish(&*disk, &state, &*sink, &head.verified)?;
         }
         let publisher = Some(publisher);
@@ -156,6 +180,7 @@ impl Repository {
             replica_spool: None,
             keys,
             opened,
+            valid,
             state,
             collections,
             lock_wait,
@@ -191,6 +216,7 @@ impl Repository {
             replica_spool: None,
             keys: KeyFolder::new(PathBuf::new(), name),
             opened: now,
+            valid: now,
             state,
             collections,
             lock_wait: Some(LOCK_WAIT),
@@ -227,6 +253,7 @@ impl Repository {
             replica_spool: None,
             keys: KeyFolder::new(PathBuf::new(), name),
             opened: now,
+            valid: now,
             state,
             collections: 0,
             lock_wait: Some(LOCK_WAIT),
@@ -356,7 +383,7 @@ impl Repository {
 
     fn verify_head(&self) -> Result<ReadHead, RepositoryError> {
         match (&self.publisher, &self.master) {
-            (Some(publisher), _) => read_head(self.sink(), &self.name, &self.keys, publisher, self.opened),
+            (Some(publisher), _) => read_head(self.sink(), &self.name, &self.keys, publisher, self.valid),
             (None, Some(master)) if self.storage.is_served() => {
                 read_served_head(self.sink(), &self.name, master, self.opened)
             }
@@ -422,8 +449,6 @@ fn read_replica_head(
     now: UnixTime,
 ) -> Result<ReadHead, RepositoryError> {
     let signed = SignedFiles::read(sink, name)?;
-    let expires = signed.whitelist(name)?.expires;
-    let valid = now.min(UnixTime(expires.hour().0.saturating_sub(1)));
-    let verified = signed.verify(name, master, valid)?;
+    let verified = signed.verify(name, master, signed.valid_at(name, now)?)?;
     Ok(ReadHead { verified, bytes: signed.manifest })
 }

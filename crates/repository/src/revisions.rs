@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
 use esker_format::history::{DEFAULT_BRANCH, History, Tag};
+use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectKind;
 use esker_format::reflog::{self, Reflog};
@@ -14,7 +15,6 @@ use esker_store::Sink;
 use serde::{Serialize, Serializer};
 
 use crate::error::RepositoryError;
-use crate::key_folder::KeyFolder;
 use crate::object_source::{ObjectSource, StoredObjects, WantedObject};
 use crate::published::{OldCatalog, Published};
 use crate::recent_objects::RecentObjects;
@@ -69,17 +69,18 @@ pub struct Revisions {
 }
 
 impl Revisions {
-    /// Opens the repository at a place with the public key of its publisher.
+    /// Opens the repository at a place with its public keys. The whitelist may have expired.
     pub fn open(
         place: impl OpenStorage,
         name: &RepositoryName,
-        keys: &KeyFolder,
+        keys: &MasterKeys,
         now: UnixTime,
     ) -> Result<Self, RepositoryError> {
         let storage = place.storage()?;
         storage.require_head()?;
         let sink = storage.sink().clone();
-        let head = SignedFiles::read(&*sink, name)?.verify(name, &keys.public()?, now)?;
+        let signed = SignedFiles::read(&*sink, name)?;
+        let head = signed.verify(name, keys, signed.valid_at(name, now)?)?;
         Self::stored(sink, head)
     }
 

@@ -131,7 +131,10 @@ fn one(
     collect.log.clone_from(&args.log);
     collect.threads = args.jobs.count();
     collect.stop = interrupt.flag();
-    let repository = place.open_for_collect(args.lock, interrupt, args.quiet)?;
+    let repository = match args.dry_run {
+        true => place.open_for_reading()?,
+        false => place.open_for_collect(args.lock, interrupt, args.quiet)?,
+    };
     let failed = |error| of_operation(&format!("{name} was not collected"), &error);
     forget(&args.forget, &place).map_err(failed)?;
     Transactions::new(settings.transactions(None)?).keep_bases(&place.root).map_err(failed)?;

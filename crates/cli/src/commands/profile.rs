@@ -147,9 +147,8 @@ fn add(args: &AddArgs, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
-    let interrupt = Interrupt::on_signals()?;
     let place = args.named.place(settings)?;
-    let repository = place.open(args.lock, &interrupt, false)?;
+    let repository = place.open_for_reading()?;
     let failed = failed("can't list the profiles", &place);
     let stored = Profiles::of(&repository);
     let names = stored.names().map_err(&failed)?;

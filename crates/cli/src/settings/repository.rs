@@ -52,11 +52,21 @@ struct Found {
 
 impl Found {
     fn at_url(place: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
+        let name = Address::parse(place, args.fqrn.as_deref())?.name;
+        Self::with_keys(place, public_keys::public_keys(&args.public_key, &name, settings)?, args, settings)
+    }
+
+    fn with_keys(
+        place: &str,
+        keys: Vec<(PathBuf, Vec<u8>)>,
+        args: &RepositoryArgs,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
         let address = Address::parse(place, args.fqrn.as_deref())?;
         let name = RepositoryName::parse(&address.name).map_err(|error| Failure::usage(error.to_string()))?;
         Ok(Self {
             servers: servers::servers(&address.url, args, &settings.environment)?,
-            keys: public_keys::public_keys(&args.public_key, &address.name, settings)?,
+            keys,
             blacklist: blacklist(Path::new(BLACKLIST))?,
             configured: Configured::default(),
             parameters: without_files(&settings.environment),
@@ -94,6 +104,17 @@ impl ResolvedRepository {
         Self::of(found, tag.map(str::to_owned), args, settings)
     }
 
+    /// Finds a replica by its URL, verified with the keys that it was made with, as PEM text.
+    pub(crate) fn of_replica(
+        url: &str,
+        keys: String,
+        args: &RepositoryArgs,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
+        let keys = vec![(PathBuf::from("the state of the replica"), keys.into_bytes())];
+        Self::of(Found::with_keys(url, keys, args, settings)?, None, args, settings)
+    }
+
     fn of(
         found: Found,
         tag: Option<String>,
@@ -127,6 +148,7 @@ impl ResolvedRepository {
             broker,
             offline: args.offline,
             forget_history: args.forget_history,
+            valid_at: None,
             deadline: args.deadline,
         };
         Ok(Self { address, options, configured, tag })

@@ -12,7 +12,7 @@ use esker_view::{Ownership, Pin, View, ViewOptions};
 use crate::error::Failure;
 use crate::mounting::open::{open_resolved, view_options};
 use crate::output::lossy;
-use crate::publisher::published_here;
+use crate::publisher::{Place, published_here};
 use crate::settings::Settings;
 use crate::settings::args::{Located, PlaceArgs};
 use crate::settings::missing_colon::hint_at_colon;
@@ -35,8 +35,14 @@ impl Browsed {
     /// Opens a repository or mount at this revision, or at the newest one.
     pub(crate) fn open_at(place: &PlaceArgs, pin: Option<Pin>, settings: &Settings) -> Result<Self, Failure> {
         let Located { repository: named, path, .. } = place.locate()?;
-        let opened = Self::resolve(place, pin, settings)
-            .and_then(|spec| Self::open_resolved(spec.options, spec.view, path));
+        let opened = Self::found(place, pin, settings).and_then(|(storage, mut spec)| {
+            spec.options.valid_at = storage.as_ref().and_then(Place::valid_at);
+            let browsed = Self::open_resolved(spec.options, spec.view, path)?;
+            if let (Some(storage), Some(head)) = (storage, browsed.repository.heads.current()) {
+                storage.warn_if_expired(&head);
+            }
+            Ok(browsed)
+        });
         opened.map_err(|failure| hint_at_colon(named, failure))
     }
 
@@ -46,6 +52,15 @@ impl Browsed {
         pin: Option<Pin>,
         settings: &Settings,
     ) -> Result<RepositorySpec, Failure> {
+        Self::found(place, pin, settings).map(|(_, spec)| spec)
+    }
+
+    /// Resolves the options like `resolve`; returns the storage too, if it is on this machine.
+    fn found(
+        place: &PlaceArgs,
+        pin: Option<Pin>,
+        settings: &Settings,
+    ) -> Result<(Option<Place>, RepositorySpec), Failure> {
         let named = place.locate()?.repository;
         // What is published, and not what a mount of this user makes of it.
         let options = ViewOptions {
@@ -54,11 +69,11 @@ impl Browsed {
             ownership: Ownership::AsPublished,
             ..view_options(settings)
         };
-        let checked = match published_here(named, &place.published, &place.repository, settings)? {
-            Some(checked) => checked,
-            None => ResolvedRepository::new(named, &place.repository, settings)?,
+        let (storage, checked) = match published_here(named, &place.published, &place.repository, settings)? {
+            Some((storage, checked)) => (Some(storage), checked),
+            None => (None, ResolvedRepository::new(named, &place.repository, settings)?),
         };
-        checked.into_spec(&options, Push::Off)
+        Ok((storage, checked.into_spec(&options, Push::Off)?))
     }
 
     /// Opens a repository from its resolved options.

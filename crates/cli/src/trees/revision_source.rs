@@ -1,4 +1,4 @@
-//! Reads the revisions of a repository: of one that is published from this machine, or through the client.
+//! Reads the revisions of a repository: of one whose storage is on this machine, or through the client.
 
 use std::sync::Arc;
 
@@ -29,14 +29,16 @@ pub(crate) struct RevisionArgs {
 }
 
 impl RevisionArgs {
-    /// Opens the repository at a URL, the one that is published from this machine, or the configured one.
+    /// Opens the repository at a URL, the one that is published from this machine or a replica, or the configured one.
     pub(crate) fn open(&self, place: &str, settings: &Settings) -> Result<Revisions, Failure> {
         if is_name(place) {
             let name = configuration::full_name(settings, place)?;
             let found = self.published.place(name.as_str(), settings)?;
-            if found.is_ours() || self.published.is_given() {
-                return Revisions::open(&found.root, &found.name, &found.keys, now())
-                    .map_err(|error| of_operation(&format!("can't read {name}"), &error));
+            if found.is_readable() || self.published.is_given() {
+                let revisions = Revisions::open(&found.root, &found.name, &found.master_keys()?, now())
+                    .map_err(|error| of_operation(&format!("can't read {name}"), &error))?;
+                found.warn_if_expired(revisions.published());
+                return Ok(revisions);
             }
         }
         let resolved = ResolvedRepository::new(place, &self.repository, settings);

@@ -187,6 +187,62 @@ fn any_user_looks_at_and_checks_a_repository_that_all_may_read() {
     }
 }
 
+#[test]
+fn reading_commands_work_with_an_expired_whitelist_and_on_replicas_without_keys() {
+    let workshop = workshop();
+    workshop.create();
+    publish(&workshop, NAME, "one\n", &["--tag", "v1"]);
+    publish(&workshop, NAME, "two\n", &["--tag", "v2"]);
+    let server = Served::start_as(workshop.world.person, Path::new(&workshop.home("storage")));
+    let (url, copies) = (format!("{}/cvmfs/{NAME}", server.url), workshop.home("copies"));
+    let key = workshop.home(&format!("keys/{NAME}.pub"));
+    let copy = ["replicate", &url, "--public-key", &key, "--to", &copies, "--quiet"];
+    done(&workshop.world.esker(&copy).output().expect("running esker"));
+    workshop.let_whitelist_expire();
+    let whitelist = |storage: &str| format!("{storage}/{NAME}/.cvmfswhitelist");
+    fs::copy(whitelist(&workshop.home("storage")), whitelist(&copies)).expect("copying a whitelist");
+    let (own, empty) = (workshop.home("storage"), workshop.home("empty"));
+    for (storage, home) in [(&own, workshop.home("")), (&copies, empty)] {
+        let call = |arguments: &[&str]| {
+            let mut command = workshop.world.esker(arguments);
+            command.env("ESKER_STORAGE", storage).env("HOME", &home);
+            command.output().expect("running esker")
+        };
+        let keys = (storage == &own).then(|| ["--keys".to_owned(), workshop.home("keys")]);
+        let file = format!("{NAME}:/file");
+        for arguments in [
+            &["tag", "list", NAME][..],
+            &["tag", "list", NAME, "--branches"],
+            &["tag", "show", NAME, "v1"],
+            &["log", NAME],
+            &["diff", NAME, "v1"],
+            &["repo", "catalogs", NAME],
+            &["ls", NAME],
+            &["stat", &file],
+            &["find", NAME],
+            &["cat", &file],
+            &["collect", NAME, "--dry-run"],
+            &["repo", "list"],
+            &["repo", "info", NAME],
+            &["check", NAME],
+            &["key", "list", NAME],
+            &["profile", "list", NAME],
+        ] {
+            let of_publisher = matches!(arguments[0], "key" | "profile");
+            if of_publisher && storage == &copies {
+                continue;
+            }
+            let keys = keys.iter().flatten().filter(|_| arguments[..2] != ["repo", "list"]);
+            let line: Vec<&str> = arguments.iter().copied().chain(keys.map(String::as_str)).collect();
+            let output = call(&line);
+            let code = if arguments[0] == "check" { 4 } else { 0 };
+            assert_eq!(output.status.code(), Some(code), "{line:?}: {}", words(&output));
+            let is_told = arguments[0] == "key" || words(&output).contains("expired");
+            assert!(is_told, "{line:?}: {}", words(&output));
+        }
+    }
+}
+
 /// Returns the files and folders below a folder that other users can't read.
 fn unreadable(folder: &Path) -> Vec<std::path::PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;

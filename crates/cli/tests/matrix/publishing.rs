@@ -3,9 +3,14 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
+use esker_maintain::Resign;
+use esker_repository::KeyFolder;
 use esker_testkit::fixture;
 use esker_testkit::listing::of_folder;
 use esker_testkit::mirror::Mirror;
@@ -56,6 +61,17 @@ impl Workshop {
         let (storage, keys) = (self.home("storage"), self.home("keys"));
         let places = ["--storage", &storage, "--keys", &keys];
         self.world.esker(&[arguments, &places].concat()).output().expect("running esker")
+    }
+
+    /// Has the whitelist signed for one day, three days ago.
+    pub(crate) fn let_whitelist_expire(&self) {
+        let root = PathBuf::from(self.home("storage")).join(NAME);
+        let name = RepositoryName::parse(NAME).expect("a name");
+        let keys = KeyFolder::new(self.home("keys"), &name);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
+        let then = UnixTime(i64::try_from(since).expect("a time") - 3 * 86_400);
+        let resign = Resign { days: 1, master: None, only_own: false, drop: Vec::new() };
+        self.world.person.does(|| resign.run(&root, &name, &keys, then)).expect("signing");
     }
 
     #[track_caller]

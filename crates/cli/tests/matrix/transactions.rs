@@ -8,14 +8,9 @@ mod hooks;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_format::name::RepositoryName;
-use esker_format::time::UnixTime;
-use esker_maintain::Resign;
-use esker_repository::KeyFolder;
 use esker_testkit::skip;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -257,14 +252,7 @@ fn transactions_are_listed_shown_and_dropped_with_an_expired_whitelist() {
     for person in TestUser::all() {
         let publisher = kept(person);
         let workshop = &publisher.workshop;
-        let root = PathBuf::from(workshop.home("storage")).join(NAME);
-        let name = RepositoryName::parse(NAME).expect("a name");
-        let keys = KeyFolder::new(workshop.home("keys"), &name);
-        // Signed by the owner for one day, three days ago.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
-        let then = UnixTime(i64::try_from(since).expect("a time") - 3 * 86_400);
-        let resign = Resign { days: 1, master: None, only_own: false, drop: Vec::new() };
-        person.does(|| resign.run(&root, &name, &keys, then)).expect("signing");
+        workshop.let_whitelist_expire();
         let text = complaint(&mut publisher.call(&["publish", NAME]), 4);
         assert!(text.contains("is kept") && text.contains("whitelist expired"), "{text}");
         let folder = workshop.home("transactions");

@@ -46,6 +46,7 @@ pub(crate) fn repository() -> RepositorySpec {
             broker: Some(BrokerAddress { socket: path(b"/broker\xff"), trusted: vec![0, 5], is_named: true }),
             offline: true,
             forget_history: true,
+            valid_at: None,
             deadline: Some(Duration::from_millis(1_500)),
             kept_authorities: serde_json::from_value(json!({ "/ca.pem": "text" })).expect("texts"),
         },

@@ -19,7 +19,8 @@ fn catalogs_are_listed_with_sizes_and_entries() {
     }
     workshop.publish();
     let name = RepositoryName::parse(NAME).unwrap();
-    let revisions = Revisions::open(&workshop.root(), &name, &workshop.keys(), now()).unwrap();
+    let revisions =
+        Revisions::open(&workshop.root(), &name, &workshop.keys().public().unwrap(), now()).unwrap();
     let list = |below: &str| {
         let mut all: Vec<ListedCatalog> = Vec::new();
         let root = revisions.head().unwrap().root;

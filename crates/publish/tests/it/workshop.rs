@@ -190,7 +190,7 @@ pub(crate) fn objects(root: &Path) -> BTreeSet<String> {
 /// Returns the revisions of the repository.
 pub(crate) fn revisions(workshop: &Workshop) -> Revisions {
     let name = RepositoryName::parse(NAME).unwrap();
-    Revisions::open(&workshop.root(), &name, &workshop.keys(), now()).unwrap()
+    Revisions::open(&workshop.root(), &name, &workshop.keys().public().unwrap(), now()).unwrap()
 }
 
 /// The disks of a publisher, all of whose operations are seen by one.
