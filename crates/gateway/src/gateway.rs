@@ -36,6 +36,12 @@ use joint_commits::Commits;
 
 /// Most names in a question which objects are there.
 pub(crate) const NAMES_MAX: usize = 10_000;
+/// Event of a new lease in the audit log.
+const ACQUIRED: &str = "acquired";
+/// Event of a lease that makes room for one of the same key.
+const TAKEN_OVER: &str = "taken over";
+/// Event of a lease whose time is over.
+const EXPIRED: &str = "expired";
 /// Longest name of a publisher's host that is kept.
 const HOST_MAX: usize = 255;
 
@@ -283,7 +289,7 @@ impl Gateway {
         };
         let proposed = request.token.as_deref().and_then(Token::proposed);
         let token = proposed.unwrap_or_else(Token::random);
-        let made = self.change("acquired", |leases, now| {
+        let made = self.change_each(ACQUIRED, |leases, now| {
             match leases.get(&token) {
                 // The answer to the same request was lost.
                 Some(known) if known.is_held(now) && known.key == signer.name && known.path == path => {
@@ -292,20 +298,20 @@ impl Gateway {
                 Some(_) => return Err(Refused::OtherKey.into()),
                 None => {}
             }
+            let mut changes = leases.expire(now, self.options.result_kept);
+            changes.extend(match &request.take_over {
+                Some(named) => leases.take_over(token.clone(), lease(now), named, now)?,
+                None => leases.acquire(token.clone(), lease(now), now)?,
+            });
             if let Some(most) = signer.key.limits.leases {
-                let stays = |lease: &Lease| {
-                    lease.key == signer.name && !(request.take_over && path.covers(&lease.path))
+                let stays = |token: &Token, lease: &Lease| {
+                    lease.key == signer.name && !changes.contains(&Change::Remove(token.clone()))
                 };
-                let held = leases.held(now).filter(|(_, lease)| stays(lease)).count();
+                let held = leases.held(now).filter(|(token, lease)| stays(token, lease)).count();
                 if held >= most as usize {
                     return Err(GatewayError::TooManyLeases(most));
                 }
             }
-            let mut changes = leases.expire(now, self.options.result_kept);
-            changes.extend(match request.take_over {
-                true => leases.take_over(token.clone(), lease(now), now)?,
-                false => leases.acquire(token.clone(), lease(now), now)?,
-            });
             Ok(changes)
         })?;
         self.forget(&made);
@@ -357,7 +363,7 @@ impl Gateway {
         if self.leases.read().expire(self.now(), kept).is_empty() {
             return Ok(());
         }
-        let gone = self.change("expired", |leases, now| Ok(leases.expire(now, kept)))?;
+        let gone = self.change_each(EXPIRED, |leases, now| Ok(leases.expire(now, kept)))?;
         self.forget(&gone);
         Ok(())
     }
@@ -417,6 +423,12 @@ impl Gateway {
         let recorded = changes.iter().skip(changes.len().saturating_sub(recorded));
         let records: Vec<Record> = recorded.filter_map(|change| self.record(event, change, now)).collect();
         self.noted(self.database.write(&changes, &records))?;
+        for Record { event, key, path, lease, .. } in &records {
+            // Publishers that lost a lease are referred to the log.
+            if matches!(&**event, EXPIRED | TAKEN_OVER) {
+                tracing::info!("lease {lease} of {path} by key {key}: {event}");
+            }
+        }
         let mut leases = self.leases.write();
         changes.iter().for_each(|change| leases.apply(change.clone()));
         drop((leases, changing));
@@ -438,6 +450,14 @@ impl Gateway {
         let (token, lease) = match change {
             Change::Put(token, lease) => (token, &**lease),
             Change::Remove(token) => (token, leases.get(token)?),
+        };
+        // One that makes room for another lease was taken over, or has expired; a result that is no longer kept was no lease.
+        let makes_room = event == ACQUIRED && leases.get(token).is_some();
+        let event = match (&lease.state, change) {
+            (State::Ended { .. }, Change::Remove(_)) => return None,
+            _ if makes_room && lease.is_held(at) => TAKEN_OVER,
+            _ if makes_room => EXPIRED,
+            _ => event,
         };
         let detail = match &lease.state {
             State::Open => lease.hostname.clone(),

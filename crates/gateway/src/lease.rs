@@ -143,6 +143,9 @@ pub enum Refused {
         /// Time until it ends unless it is renewed, in milliseconds.
         remaining: Millis,
     },
+    /// The key has leases in the directory that the publisher did not name.
+    #[error("the same key has leases of the directory: {}", .0.join(", "))]
+    Own(Vec<String>),
     /// No lease has this token, or it has expired.
     #[error("there is no such lease: it has expired, or was ended")]
     Unknown,
@@ -259,15 +262,25 @@ impl Leases {
         }
     }
 
-    /// Plans a new lease in place of those that the same key has in the directory. One whose commit is under way stays.
-    pub fn take_over(&self, token: Token, lease: Lease, now: Millis) -> Result<Vec<Change>, Refused> {
-        let (mut left, mut changes) = (self.clone(), Vec::new());
-        for (token, other) in self.held(now) {
-            let is_open = matches!(other.state, State::Open);
-            if is_open && other.key == lease.key && lease.path.covers(&other.path) {
-                changes.push(Change::Remove(token.clone()));
-            }
+    /// Plans a new lease in place of those that the same key has in the directory, if all of them are named by the beginnings of
+    /// their tokens. One whose commit is under way stays.
+    pub fn take_over(
+        &self,
+        token: Token,
+        lease: Lease,
+        named: &[String],
+        now: Millis,
+    ) -> Result<Vec<Change>, Refused> {
+        let is_own = |other: &Lease| {
+            matches!(other.state, State::Open) && other.key == lease.key && lease.path.covers(&other.path)
+        };
+        let own: Vec<&Token> =
+            self.held(now).filter(|(_, other)| is_own(other)).map(|(token, _)| token).collect();
+        if !own.iter().all(|token| named.iter().any(|name| name == token.short())) {
+            return Err(Refused::Own(own.into_iter().map(|token| token.short().to_owned()).collect()));
         }
+        let mut changes: Vec<Change> = own.into_iter().cloned().map(Change::Remove).collect();
+        let mut left = self.clone();
         changes.iter().for_each(|change| left.apply(change.clone()));
         changes.extend(left.acquire(token, lease, now)?);
         Ok(changes)

@@ -24,9 +24,10 @@ pub struct Acquire {
     /// Host of the publisher.
     #[serde(default)]
     pub hostname: String,
-    /// Ends the leases that the same key has in the directory, because their publisher is gone.
+    /// Leases of the same key in the directory that are to end, because their publisher is gone; none if no lease is to end.
+    /// They are named, so that a request that is late ends none that was acquired meanwhile.
     #[serde(default)]
-    pub take_over: bool,
+    pub take_over: Option<Vec<String>>,
     /// Token that the publisher proposes, so that it can repeat a request whose answer was lost.
     #[serde(default)]
     pub token: Option<String>,
@@ -114,6 +115,11 @@ impl Answer {
     /// Creates the answer for a directory that is leased to another publisher.
     pub fn busy(remaining: Millis) -> Self {
         Self::with_status("path_busy").with("time_remaining", duration(remaining))
+    }
+
+    /// Creates the answer for a directory of which the same key has leases that the request did not name.
+    pub fn held(leases: &[String]) -> Self {
+        Self::busy(Millis(0)).with("own_leases", leases)
     }
 
     /// Creates the answer with a new lease.

@@ -134,21 +134,35 @@ impl Site {
         self.world.person.does(|| write_folder(folder.as_ref(), label));
         let mut command = self.publish(number, way, &folder, target);
         let Some(output) = output_unless_killed(&mut command, kill_after) else { return Outcome::Killed };
-        outcome(&output, number, target)
+        outcome(&output).unwrap_or_else(|said| {
+            assert!(
+                said.contains(&format!("{target}/file")),
+                "publisher {number} of {target}: {said}\n{}",
+                self.log_of(target)
+            );
+            Outcome::Lost
+        })
+    }
+
+    /// Returns what the gateways logged of a directory.
+    fn log_of(&self, target: &str) -> String {
+        let log = fs::read_to_string(home(&self.world, "gateway.log")).expect("the log");
+        let lines: Vec<&str> =
+            log.lines().filter(|line| line.contains(&format!("{NAME}{target} "))).collect();
+        format!("the gateway's log:\n{}", lines.join("\n"))
     }
 }
 
-fn outcome(output: &Output, number: usize, target: &str) -> Outcome {
-    if output.status.success() {
-        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON from esker");
-        if report["published"] == false {
-            return Outcome::Unnumbered;
-        }
-        return Outcome::Accepted(report["revision"].as_u64().expect("a revision"));
+/// Returns what a publisher that ended said; an error of it as text.
+fn outcome(output: &Output) -> Result<Outcome, String> {
+    if !output.status.success() {
+        return Err(words(output));
     }
-    let said = words(output);
-    assert!(said.contains(&format!("{target}/file")), "publisher {number} of {target}: {said}");
-    Outcome::Lost
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON from esker");
+    if report["published"] == false {
+        return Ok(Outcome::Unnumbered);
+    }
+    Ok(Outcome::Accepted(report["revision"].as_u64().expect("a revision")))
 }
 
 impl Drop for Site {
@@ -180,7 +194,7 @@ fn with_keys(world: &TestEnv, bucket: &S3Server, machine: &str, arguments: &[&st
 
 fn start_gateway(world: &TestEnv, bucket: &S3Server, address: &str) -> (Child, SocketAddr) {
     let state = home(world, "gateway");
-    let arguments = ["gateway", "--listen", address, "--json", "--state", &state, "--lease-time", "30s"];
+    let arguments = ["gateway", "--listen", address, "--json", "--state", &state, "--lease-time", "10s"];
     let mut command = with_keys(world, bucket, "machine of the gateway", &arguments);
     let log =
         fs::OpenOptions::new().create(true).append(true).open(home(world, "gateway.log")).expect("a log");

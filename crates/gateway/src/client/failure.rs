@@ -31,6 +31,8 @@ pub(super) struct Heard {
     /// Time that a lease lives.
     pub(super) lease_seconds: Option<u64>,
     pub(super) time_remaining: serde_json::Value,
+    /// Leases of the same key that keep the directory busy.
+    pub(super) own_leases: Vec<String>,
     pub(super) missing: Vec<String>,
     /// Objects that the publisher stores itself.
     pub(super) uploads: Vec<SignedUpload>,

@@ -265,14 +265,14 @@ async fn acquire(
     let path = wish.path.to_string();
     let token = Token::random();
     let begun = Instant::now();
-    let mut is_waiting = false;
+    let (mut is_waiting, mut taken_over) = (false, Vec::<String>::new());
     for round in 0.. {
         let left = wish.wait.map_or(STEP, |limit| limit.saturating_sub(begun.elapsed()).min(STEP));
         let mut body = json!({ "path": path, "api_version": VERSION, "hostname": hostname.trim() });
         let interface = if is_esker { "/api/esker/v1/leases" } else { "/api/v1/leases" };
         if is_esker {
             body["wait_seconds"] = left.as_secs().into();
-            body["take_over"] = wish.take_over.into();
+            body["take_over"] = wish.take_over.then_some(&*taken_over).into();
             body["token"] = token.secret().into();
         }
         let body = body.to_string();
@@ -281,6 +281,11 @@ async fn acquire(
         let heard = requests.send(&wanted).await?;
         if heard.is_ok() {
             return Ok((heard.session_token, heard.lease_seconds.map(Duration::from_secs)));
+        }
+        if wish.take_over && !heard.own_leases.is_empty() {
+            taken_over = heard.own_leases;
+            pause(0).await;
+            continue;
         }
         let failure = heard.failure(&path);
         let is_late = wish.wait.is_some_and(|limit| begun.elapsed() >= limit);

@@ -41,6 +41,7 @@ impl From<GatewayError> for Reply {
     fn from(error: GatewayError) -> Self {
         let answer = match &error {
             GatewayError::Lease(Refused::Busy { remaining, .. }) => Answer::busy(*remaining),
+            GatewayError::Lease(Refused::Own(leases)) => Answer::held(leases),
             GatewayError::Queued => Answer::busy(Millis(0)).with("detail", error.to_string()),
             GatewayError::Lease(refused @ (Refused::Unknown | Refused::OtherKey | Refused::Ended)) => {
                 Answer::error(INVALID_LEASE).with("detail", refused.to_string())

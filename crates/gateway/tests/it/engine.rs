@@ -121,13 +121,25 @@ fn a_publisher_takes_over_the_leases_of_its_key_only() {
     let station = Station::limited(KeyLimits { leases: Some(1), ..KeyLimits::default() });
     let (one, two) = (station.signer("one"), station.signer("two"));
     let dead = station.lease("one", "r.test/b/c");
-    let again = |signer: &Signer, path: &str| {
-        let request = wire::Acquire { take_over: true, ..acquire(path) };
+    let again = |signer: &Signer, named: &[&Token]| {
+        let named = named.iter().map(|token| token.short().to_owned()).collect();
+        let request = wire::Acquire { take_over: Some(named), ..acquire("r.test/b") };
         station.gateway.acquire(signer, &request)
     };
-    let refused = again(&two, "r.test/b").unwrap_err();
+    let refused = again(&two, &[&dead]).unwrap_err();
     assert!(matches!(refused, GatewayError::Lease(Refused::Busy { .. })), "{refused}");
-    let (token, _) = again(&one, "r.test/b").unwrap();
+    let refused = again(&one, &[]).unwrap_err();
+    let own = vec![dead.short().to_owned()];
+    assert!(matches!(&refused, GatewayError::Lease(Refused::Own(leases)) if *leases == own), "{refused}");
+    let (token, _) = again(&one, &[&dead]).unwrap();
+    let log = station.gateway.records(2).unwrap();
+    let events: Vec<_> = log.iter().map(|record| (&*record.event, &*record.lease)).collect();
+    assert_eq!(events, [("acquired", token.short()), ("taken over", dead.short())]);
+    // A request that a publisher sent before it was killed arrives late.
+    for late in [&[][..], &[&dead]] {
+        let refused = again(&one, late).unwrap_err();
+        assert!(matches!(refused, GatewayError::Lease(Refused::Own(_))), "{refused}");
+    }
     let refused = station.gateway.commit(&one, &dead, &request(1)).unwrap_err();
     assert!(matches!(refused, GatewayError::Lease(Refused::Unknown)), "{refused}");
     assert_eq!(station.gateway.commit(&one, &token, &request(2)).unwrap().revision, 2);

@@ -138,8 +138,10 @@ impl Protocol {
                         changes.drain(..changes.len() - 1);
                     }
                     add("acquires", Step::Leased, &|world| world.change(self, changes.clone()));
-                } else if let Ok(changes) =
-                    world.memory.take_over(token(number), lease(number, world.now), now)
+                } else if let Err(Refused::Own(own)) =
+                    world.memory.take_over(token(number), lease(number, world.now), &[], now)
+                    && let Ok(changes) =
+                        world.memory.take_over(token(number), lease(number, world.now), &own, now)
                 {
                     add("takes over", Step::Leased, &|world| world.change(self, changes.clone()));
                 }

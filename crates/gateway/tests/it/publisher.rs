@@ -115,7 +115,7 @@ pub(crate) fn acquire(path: &str) -> wire::Acquire {
         path: path.to_owned(),
         api_version: 2,
         hostname: "h".to_owned(),
-        take_over: false,
+        take_over: None,
         token: None,
     }
 }
