@@ -19,6 +19,7 @@ mod counter;
 mod destinations;
 mod engine;
 mod error;
+mod escaping;
 pub mod exact_path;
 mod failover;
 mod file_lock;

@@ -62,8 +62,8 @@ pub(crate) use site::{ConnectOptions, Limits, ProxyHop, Site};
 pub use sse::{EventHandler, SseListener, SseOptions, SseStatus};
 pub use tls::TlsProblem;
 pub(crate) use traffic_counts::TrafficCounts;
+pub(crate) use url::BaseUrl;
 pub use url::host_of;
-pub(crate) use url::{BaseUrl, escaped};
 
 use std::path::PathBuf;
 

@@ -8,8 +8,8 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::ObjectName;
 use serde::{Deserialize, Serialize};
 
+use crate::escaping::escaped;
 use crate::progress::Requester;
-use crate::transport::escaped;
 
 /// Key of a cached object: the hash of its stored bytes, and their compression. The kind of the object is not part of
 /// it, because the hash doesn't cover it.

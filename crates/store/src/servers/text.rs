@@ -51,6 +51,9 @@ impl Display for Servers {
         self.timings.write(f)?;
         self.dns.write(f)?;
         self.authorities.write(f)?;
+        if let Some(template) = &self.info_headers.template {
+            writeln!(f, "tell-template {template}")?;
+        }
         line(f, "http2", &self.http2, &true)?;
         let external = self.external.as_ref().map(|external| external.lines()).unwrap_or_default();
         external.lines().try_for_each(|line| writeln!(f, "external {line}"))
@@ -184,6 +187,7 @@ impl Servers {
             "time-direct" => timings.direct = read_time(value)?,
             "low-speed" => timings.low_speed = Some(value.parse().ok()?),
             "retries" => timings.retries = value.parse().ok()?,
+            "tell-template" => self.info_headers.template = Some(value.to_owned()),
             "first-pause" => timings.first_pause = read_time(value)?,
             "longest-pause" => timings.longest_pause = read_time(value)?,
             "proxy-reset" => timings.proxy_reset = read_time(value)?,
@@ -237,6 +241,7 @@ mod tests {
                 low_speed: Some(1024),
                 indefinitely: true,
                 retries: 3,
+                template: Some("job %{path}".into()),
                 first_pause: Some(Duration::from_secs(2)),
                 longest_pause: Some(Duration::from_secs(10)),
                 proxy_reset: None,
@@ -265,7 +270,7 @@ mod tests {
         assert_eq!(Servers::direct("http://a/x").to_string(), "http://a/x");
         assert_eq!(
             unusual().to_string().lines().count(),
-            34,
+            35,
             "each unusual thing has a line:\n{}",
             unusual()
         );

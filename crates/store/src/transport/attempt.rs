@@ -24,7 +24,6 @@ use super::range;
 use super::receive::Receiver;
 use super::response::{broken, check_status, kept, length};
 use super::site::{Limits, Site};
-use super::url::escaped;
 use crate::error::{Cause, Phase};
 use crate::priority::Urgency;
 use crate::transport::source::{Fetch, Stored};
@@ -397,8 +396,8 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
         request = request.header(format!("X-CVMFS-{name}"), value);
     }
     if site.connect_options.info_headers.what {
-        request = request
-            .header("cvmfs-info", escaped(fetch.http.about.as_deref().unwrap_or(&fetch.what).as_bytes()));
+        let about = fetch.http.about.as_deref().unwrap_or(&fetch.what);
+        request = request.header("cvmfs-info", site.connect_options.info_headers.value(about.as_bytes()));
     }
     for (name, value) in fetch.http.fields.iter().flat_map(|fields| fields.iter()) {
         request = request.header(name, value);

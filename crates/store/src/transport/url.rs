@@ -1,6 +1,6 @@
 //! Parses the address of a repository.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use crate::error::{Cause, StoreError};
 
@@ -88,20 +88,6 @@ impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.origin(), self.path)
     }
-}
-
-/// Escapes bytes for a path of a URL or a field; leaves the same characters as the reference client.
-pub(crate) fn escaped(bytes: &[u8]) -> String {
-    let mut escaped = String::with_capacity(bytes.len());
-    for byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"/:.@+-_~[],".contains(byte) {
-            escaped.push(char::from(*byte));
-        } else {
-            // Writing to a string can't fail.
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -152,8 +152,10 @@ fn info_headers_name_the_object_and_the_user() {
     };
     net.read(&net.source(), &objects[0]);
     assert_eq!(field(&net.mirrors[0], "cvmfs-info"), None);
-    net.servers.info_headers =
-        InfoHeaders { what: true, fields: InfoHeaders::parse_fields("UID:1000| site : far away |").unwrap() };
+    let fields = InfoHeaders::parse_fields("UID:1000| site : far away |").unwrap();
+    let template =
+        InfoHeaders::fill_in("%{path} for %{env:JOB}%{of}", |key| (key == "env:JOB").then(|| "a b".into()));
+    net.servers.info_headers = InfoHeaders { what: true, template, fields };
     let mut object = objects[1].clone();
     object.wanted.what = "/a b/ü%\r\nx".into();
     net.read(&net.source(), &object);
