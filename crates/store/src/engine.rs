@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use crate::error::{Cause, StoreError};
+use crate::failover::full_servers::Partial;
+use crate::failover::metalink::Metalinked;
 use crate::failover::retry::RetryPolicy;
 use crate::failover::{EngineResources, Routed};
 use crate::memory_budget::MemoryBudget;
@@ -46,7 +48,7 @@ struct Shared {
     options: EngineOptions,
     budget: Arc<MemoryBudget>,
     /// Open sources by the text form of their servers.
-    routes: Mutex<HashMap<String, Weak<Routed>>>,
+    routes: Mutex<HashMap<String, Weak<dyn Source>>>,
 }
 
 impl Engine {
@@ -118,6 +120,13 @@ pub fn connect(engine: &Engine, servers: impl Into<Servers>) -> Result<Arc<dyn S
         let raw = Arc::new(LocalSource::new(path, engine.pool().clone())?);
         return Ok(engine.verified(raw));
     }
+    if !servers.full.is_empty() {
+        let urls = servers.full.clone();
+        let replica = Servers { full: Vec::new(), ..servers };
+        let full = Servers { urls, metalink: None, ..replica.clone() };
+        let (replica, full) = (connect(engine, replica)?, connect(engine, full)?);
+        return Ok(Arc::new(Partial { replica, full }));
+    }
     let mut routes = engine.shared.routes.lock();
     routes.retain(|_, route| route.strong_count() > 0);
     let key = servers.to_string();
@@ -131,7 +140,10 @@ pub fn connect(engine: &Engine, servers: impl Into<Servers>) -> Result<Arc<dyn S
         policy: *retry,
         http: http.clone(),
     };
-    let routed = Arc::new(Routed::new(around, servers)?);
-    routes.insert(key, Arc::downgrade(&routed));
-    Ok(routed)
+    let source: Arc<dyn Source> = match servers.metalink {
+        Some(kept) => Arc::new(Metalinked::new(around, servers, kept)?),
+        None => Arc::new(Routed::new(around, servers)?),
+    };
+    routes.insert(key, Arc::downgrade(&source));
+    Ok(source)
 }

@@ -14,9 +14,11 @@
 mod egress;
 mod failure_counters;
 mod fault;
+pub(crate) mod full_servers;
 mod geo;
 mod hedge;
 mod mark_down;
+pub(crate) mod metalink;
 mod probe;
 mod proxy_hash;
 mod proxy_lookups;
@@ -92,6 +94,7 @@ struct RouteSource {
 }
 
 /// Resources that all sources of an engine share.
+#[derive(Clone)]
 pub(crate) struct EngineResources {
     pub(crate) network: Arc<Network>,
     pub(crate) pool: Arc<Pool>,

@@ -25,6 +25,10 @@ use crate::escaping::escaped;
 pub struct Servers {
     /// Base URLs of the repository, the preferred one first: `http://server/cvmfs/NAME`, or one `file://…`.
     pub urls: Vec<String>,
+    /// URLs of the whole repository, for what is missing because the servers have a partial replica.
+    pub full: Vec<String>,
+    /// Time for which the servers are used that the URLs, of metalink servers, link to; `None` for URLs of the repository.
+    pub metalink: Option<Duration>,
     /// Proxies to use.
     pub proxies: Proxies,
     /// Further groups of proxies, for when the others fail.
@@ -93,26 +97,22 @@ impl FromStr for Order {
 pub struct InfoHeaders {
     /// True to send the path of the file or the kind of object (`cvmfs-info`).
     pub what: bool,
+    /// Value of that field, in which `%{path}` stands for what is fetched; `None` for that alone.
+    pub template: Option<String>,
     /// Fields by the second part of their names, after `X-CVMFS-`.
     pub fields: Vec<(String, String)>,
 }
 
-    /// Value of that field, in which `%{path}` stands for what is fetched; `None` for that alone.
-    pub template: Option<String>,
 impl InfoHeaders {
+    /// Stands for the path in a template.
+    const PATH: &str = "%{path}";
+
     /// Parses `name:value|name:value`; returns `None` for invalid fields.
     pub fn parse_fields(text: &str) -> Option<Vec<(String, String)>> {
         let parts = text.split('|').map(str::trim).filter(|part| !part.is_empty());
         parts.map(|part| Self::field(part.split_once(':')?)).collect()
-    /// Stands for the path in a template.
-    const PATH: &str = "%{path}";
-
     }
 
-    /// Returns a field that is valid in a request.
-    fn field((name, value): (&str, &str)) -> Option<(String, String)> {
-        let (name, value) = (name.trim(), value.trim());
-        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     /// Returns the value of `cvmfs-info` for a path.
     pub(crate) fn value(&self, path: &[u8]) -> String {
         let path = escaped(path);
@@ -144,6 +144,10 @@ impl InfoHeaders {
         filled.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ').then_some(filled)
     }
 
+    /// Returns a field that is valid in a request.
+    fn field((name, value): (&str, &str)) -> Option<(String, String)> {
+        let (name, value) = (name.trim(), value.trim());
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let plain = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
         let good = !name.is_empty() && name.bytes().all(token) && value.bytes().all(plain);
         good.then(|| (name.to_owned(), value.to_owned()))
@@ -243,6 +247,8 @@ impl Servers {
     pub fn direct(url: impl Into<String>) -> Self {
         Self {
             urls: vec![url.into()],
+            full: Vec::new(),
+            metalink: None,
             proxies: Proxies::direct(),
             fallback: Proxies::none(),
             sharding: false,

@@ -25,6 +25,7 @@ mod host_path;
 mod host_queue;
 mod http_source;
 mod in_flight;
+pub(crate) mod links;
 pub(crate) mod local;
 mod low_speed;
 mod network;

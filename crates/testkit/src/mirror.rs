@@ -123,7 +123,7 @@ impl Mirror {
         *self.shared.maker.0.lock().unwrap() = Some(Box::new(make));
     }
 
-    /// Adds or replaces a header field of every successful response.
+    /// Adds or replaces a header field of every successful response and redirect.
     pub fn say(&self, name: &str, value: &str) {
         let mut fields = self.shared.fields.lock().unwrap();
         let others = fields.lines().filter(|line| !line.starts_with(&format!("{name}:")));

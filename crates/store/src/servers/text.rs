@@ -37,6 +37,10 @@ impl Display for Servers {
             return f.write_str(self.url());
         }
         self.urls.iter().try_for_each(|url| writeln!(f, "server {url}"))?;
+        self.full.iter().try_for_each(|url| writeln!(f, "full {url}"))?;
+        if let Some(kept) = self.metalink {
+            writeln!(f, "metalink {}", kept.as_millis())?;
+        }
         line(f, "proxies", &self.proxies.revealed(), &plain.proxies.revealed())?;
         line(f, "fallback", &self.fallback.revealed(), &plain.fallback.revealed())?;
         line(f, "sharding", &self.sharding, &plain.sharding)?;
@@ -47,13 +51,13 @@ impl Display for Servers {
         }
         line(f, "most", &self.most, &plain.most)?;
         line(f, "tell-what", &self.info_headers.what, &false)?;
+        if let Some(template) = &self.info_headers.template {
+            writeln!(f, "tell-template {template}")?;
+        }
         self.info_headers.fields.iter().try_for_each(|(name, value)| writeln!(f, "tell {name}:{value}"))?;
         self.timings.write(f)?;
         self.dns.write(f)?;
         self.authorities.write(f)?;
-        if let Some(template) = &self.info_headers.template {
-            writeln!(f, "tell-template {template}")?;
-        }
         line(f, "http2", &self.http2, &true)?;
         let external = self.external.as_ref().map(|external| external.lines()).unwrap_or_default();
         external.lines().try_for_each(|line| writeln!(f, "external {line}"))
@@ -164,6 +168,7 @@ impl Servers {
     fn read(&mut self, name: &str, value: &str) -> Result<Option<()>, ServersError> {
         match name {
             "server" => self.urls.push(value.to_owned()),
+            "full" => self.full.push(value.to_owned()),
             "proxies" => self.proxies = Proxies::parse(value, None)?,
             "fallback" if value.is_empty() => self.fallback = Proxies::none(),
             "fallback" => self.fallback = Proxies::parse(value, None)?,
@@ -175,19 +180,20 @@ impl Servers {
     fn read_plain(&mut self, name: &str, value: &str) -> Option<()> {
         let (timings, dns) = (&mut self.timings, &mut self.dns);
         match name {
+            "metalink" => self.metalink = read_time(value)?,
             "sharding" => self.sharding = value.parse().ok()?,
             "redirects" => self.redirects = value.parse().ok()?,
             "order" => self.order = value.parse().ok()?,
             "geo-name" => self.geo_name = Some(value.to_owned()),
             "most" => self.most = value.parse().ok()?,
             "tell-what" => self.info_headers.what = value.parse().ok()?,
+            "tell-template" => self.info_headers.template = Some(value.to_owned()),
             "tell" => self.info_headers.fields.extend(InfoHeaders::parse_fields(value)?),
             "indefinitely" => timings.indefinitely = value.parse().ok()?,
             "time-proxy" => timings.proxy = read_time(value)??,
             "time-direct" => timings.direct = read_time(value)?,
             "low-speed" => timings.low_speed = Some(value.parse().ok()?),
             "retries" => timings.retries = value.parse().ok()?,
-            "tell-template" => self.info_headers.template = Some(value.to_owned()),
             "first-pause" => timings.first_pause = read_time(value)?,
             "longest-pause" => timings.longest_pause = read_time(value)?,
             "proxy-reset" => timings.proxy_reset = read_time(value)?,
@@ -224,6 +230,8 @@ mod tests {
     fn unusual() -> Servers {
         Servers {
             urls: vec!["http://a/cvmfs/x".into(), "http://b/cvmfs/x".into()],
+            full: vec!["http://c/cvmfs/x".into()],
+            metalink: Some(Duration::from_secs(300)),
             proxies: Proxies::parse("p:3128|http://me:a%3Bb@q:3128;DIRECT", None).unwrap(),
             fallback: Proxies::parse("http://f:80", None).unwrap(),
             sharding: true,
@@ -233,6 +241,7 @@ mod tests {
             most: 7,
             info_headers: InfoHeaders {
                 what: true,
+                template: Some("job %{path}".into()),
                 fields: vec![("a".into(), "b c:d".into()), ("e".into(), String::new())],
             },
             timings: Timings {
@@ -241,7 +250,6 @@ mod tests {
                 low_speed: Some(1024),
                 indefinitely: true,
                 retries: 3,
-                template: Some("job %{path}".into()),
                 first_pause: Some(Duration::from_secs(2)),
                 longest_pause: Some(Duration::from_secs(10)),
                 proxy_reset: None,
@@ -270,7 +278,7 @@ mod tests {
         assert_eq!(Servers::direct("http://a/x").to_string(), "http://a/x");
         assert_eq!(
             unusual().to_string().lines().count(),
-            35,
+            37,
             "each unusual thing has a line:\n{}",
             unusual()
         );

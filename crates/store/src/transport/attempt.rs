@@ -240,6 +240,9 @@ impl Part {
 /// Checks the status of a response from which the bytes before `from` are not needed; returns how many of them it
 /// contains.
 fn skipped(response: &Response<Incoming>, site: &Site, fetch: &Fetch, from: u64) -> Result<u64, Cause> {
+    if let Some(links) = &fetch.http.links {
+        links.add(response.headers());
+    }
     let user = || site.via.as_ref()?.login.as_ref().map(|login| login.user().to_owned());
     if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED && site.via.is_some() {
         return Err(Cause::ProxyLogin { user: user() });

@@ -24,6 +24,7 @@ use crate::memory_budget::Share;
 use crate::priority::{Priority, Urgency};
 use crate::progress::Progress;
 use crate::transport::attempt_watch::AttemptWatch;
+use crate::transport::links::Links;
 use crate::transport::relay::Relay;
 use crate::transport::status::NetworkStatus;
 
@@ -124,6 +125,8 @@ pub struct HttpRequest {
     pub header_only: bool,
     /// True to bypass caches (`no-cache`).
     pub fresh: bool,
+    /// Collects links of the responses.
+    pub links: Option<Arc<Links>>,
 }
 
 /// Relation of an attempt to other attempts of the same request.

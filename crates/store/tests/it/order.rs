@@ -161,7 +161,7 @@ fn info_headers_name_the_object_and_the_user() {
     net.read(&net.source(), &object);
     let told = ["cvmfs-info", "x-cvmfs-uid", "x-cvmfs-site"].map(|name| field(&net.mirrors[0], name));
     let info = told[0].as_deref().unwrap();
-    assert!(info.starts_with("/a%20b/%C3%BC%25%0D%0Ax"), "{info}");
+    assert!(info.starts_with("/a%20b/%C3%BC%25%0D%0Ax") && info.ends_with(" for  a%20b"), "{info}");
     assert_eq!((told[1].as_deref(), told[2].as_deref()), (Some("1000"), Some("far away")));
     for bad in ["nothing", "a b:c", ":c", "a:b\r\nHost: x", "ü:x"] {
         assert_eq!(InfoHeaders::parse_fields(bad), None, "{bad}");

@@ -217,6 +217,66 @@ fn a_thousand_requests_to_a_silent_server_fail_over_together() {
 }
 
 #[test]
+fn servers_that_a_metalink_server_names_are_used() {
+    let objects = objects(4);
+    let (mut net, mirrors) = Net::of(&objects, 3);
+    let [metalink, one, other] = &mirrors[..] else { panic!("three") };
+    let of = |mirror: &Mirror, object: &Made| {
+        let path = format!("/repo/{}", object.wanted.name.path());
+        mirror.count(|asked| asked == path)
+    };
+    let target = one.url(&format!("repo/{}", objects[0].wanted.name.path()));
+    let link = |mirror: &Mirror, pri: u8| {
+        format!(
+            "<{}>; rel=duplicate; pri={pri}",
+            mirror.url(&format!("repo/{}", objects[0].wanted.name.path()))
+        )
+    };
+    metalink.say("Link", &format!("{}, {}", link(other, 2), link(one, 1)));
+    let redirected = metalink.fault(|path| path.starts_with("/repo/data/"), Fault::Redirect(target));
+    net.servers.urls = vec![metalink.url("repo")];
+    net.servers.metalink = Some(Duration::from_secs(3600));
+    let source = net.source();
+    let read = |object: &Made| {
+        assert_eq!(bytes(&net.rig.store(source.clone()), &object.wanted).unwrap(), object.plain)
+    };
+    read(&objects[0]);
+    redirected.assert_hit();
+    // The links are used without the metalink server, in their order.
+    read(&objects[1]);
+    assert_eq!([metalink, one, other].map(|mirror| of(mirror, &objects[1])), [0, 1, 0]);
+    let down = one.fault(|_| true, Fault::Status(503));
+    read(&objects[2]);
+    down.assert_hit();
+    assert_eq!([metalink, other].map(|mirror| of(mirror, &objects[2])), [0, 1]);
+    // Once no linked server works, the metalink server is asked again; it has the object itself.
+    let all_down = other.fault(|_| true, Fault::Status(503));
+    redirected.lift();
+    metalink.say("Link", "");
+    read(&objects[3]);
+    all_down.assert_hit();
+    assert_eq!(of(metalink, &objects[3]), 1);
+}
+
+#[test]
+fn what_a_partial_replica_lacks_comes_from_servers_with_all() {
+    let objects = objects(3);
+    let (mut net, mirrors) = Net::of(&objects, 2);
+    let lacked = format!("/repo/{}", objects[1].wanted.name.path());
+    let missing = mirrors[0].fault(move |asked| asked == lacked, Fault::Missing);
+    net.servers.urls = vec![mirrors[0].url("repo")];
+    net.servers.full = vec![mirrors[1].url("repo")];
+    net.reads(&objects[..2]);
+    missing.assert_hit();
+    assert_eq!(mirrors[1].count(|_| true), 1, "only what is missing");
+    // Other failures are not hidden.
+    let failed = format!("/repo/{}", objects[2].wanted.name.path());
+    mirrors[0].fault(move |asked| asked == failed, Fault::Status(500));
+    assert!(bytes(&net.rig.store(net.source()), &objects[2].wanted).is_err());
+    assert_eq!(mirrors[1].count(|_| true), 1);
+}
+
+#[test]
 fn redirects_are_followed_if_configured() {
     let objects = objects(2);
     let (mut net, mirrors) = Net::of(&objects, 1);

@@ -61,7 +61,7 @@ impl Response {
             return Response { status: 503, headers, body: Vec::new(), without_body };
         }
         if let Some(Fault::Redirect(target)) = fault {
-            let headers = format!("Location: {target}\r\n");
+            let headers = format!("Location: {target}\r\n{}", shared.fields());
             return Response { status: 302, headers, body: Vec::new(), without_body };
         }
         let Some(mut body) = content else {
