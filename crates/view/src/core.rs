@@ -42,6 +42,7 @@ pub(crate) struct Core {
     pub(crate) listings: Listings,
     pub(crate) open_files: OpenFiles,
     pub(crate) prefetch: Prefetch,
+    pub(crate) without_bundles: bool,
     pub(crate) watchers: Mutex<Vec<Arc<dyn Watcher>>>,
     pub(crate) failures: Failures,
     pub(crate) counters: Counters,

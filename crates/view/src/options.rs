@@ -93,6 +93,9 @@ pub struct ViewOptions {
     pub pin: Option<Pin>,
     /// True if files are prefetched that a program will probably read next.
     pub prefetch: bool,
+    /// True if nothing is prefetched because a bundle names it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_bundles: bool,
     /// File that stores recorded sequences of reads, for later prefetches.
     #[serde(skip)]
     pub sequences: Option<PathBuf>,

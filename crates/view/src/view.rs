@@ -97,6 +97,7 @@ impl View {
             listings: Default::default(),
             open_files: Default::default(),
             prefetch,
+            without_bundles: options.without_bundles,
             watchers: Mutex::default(),
             failures: Default::default(),
             counters: Default::default(),

@@ -197,6 +197,9 @@ impl World for PresentWorld<'_> {
     }
 
     fn bundle_of(&self, trigger: &[u8]) -> Option<(ObjectRequest, Vec<u8>)> {
+        if self.core.without_bundles {
+            return None;
+        }
         let (directory, name) = split(trigger)?;
         let name = bundle::name_for(name)?;
         let mount = self.snapshot.resolve(directory).ok()?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use esker_store::{Callback, CancelToken, Handle, ObjectRequest, ObjectStore, StoreError, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
-use esker_view::{Arrival, LastLink, PrefetchEvent, View};
+use esker_view::{Arrival, LastLink, PrefetchEvent, View, ViewOptions};
 
 use crate::support::{Site, digest};
 use crate::watched;
@@ -146,6 +146,22 @@ fn a_bundle_is_fetched_in_its_order_without_further_reads() {
     }
     let joined = view.status().counters.misses - misses;
     assert!(joined <= 3, "each is there or on its way");
+}
+
+#[test]
+fn bundles_can_be_switched_off() {
+    let made = Made::new();
+    made.add(&made.root, "/one.x", 4, b"one.x");
+    made.announce("trigger", r#""/one.x""#, "");
+    let Made { site, root } = made;
+    site.publish_root(root);
+    let (reported, asked) = channel();
+    let options = ViewOptions { prefetch: true, without_bundles: true, ..ViewOptions::default() };
+    let view = watched::view_reporting_to(&site, options, &reported);
+    read(&view, "/trigger");
+    read(&view, "/probe/a.probe");
+    let fetched: Vec<_> = asked.iter().take_while(|what| what != "fetch /probe/b.probe").collect();
+    assert!(!fetched.iter().any(|path| path.contains("/.cvmfsbundle-")), "{fetched:?}");
 }
 
 #[test]
