@@ -133,10 +133,13 @@ impl Parameters {
 
     /// Returns the servers of the repository and their routes. `auto` is the meaning of `auto` among proxies.
     pub fn servers(&self, auto: Option<&str>) -> Read<Servers> {
-        let urls = self.urls()?;
+        let (metalinks, metalink) = self.metalinks("CVMFS_METALINK_URL")?;
+        let urls = metalinks.map_or_else(|| self.urls(), Ok)?;
         let order = self.order()?;
         Ok(Servers {
             urls,
+            full: self.full_servers()?,
+            metalink,
             proxies: self.proxies("CVMFS_HTTP_PROXY", auto)?.ok_or_else(|| {
                 let mend = "set it in /etc/cvmfs/default.local, to DIRECT if there is no proxy, or use --proxy GROUPS";
                 self.missing("CVMFS_HTTP_PROXY", mend.into())
@@ -158,13 +161,16 @@ impl Parameters {
 
     /// Adds the servers for external data, if any are configured.
     pub fn add_external(&self, servers: &mut Servers, auto: Option<&str>) -> Read<()> {
-        let Some(text) = self.checked("CVMFS_EXTERNAL_URL")? else { return Ok(()) };
-        let urls = text.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
+        let (metalinks, metalink) = self.metalinks("CVMFS_EXTERNAL_METALINK")?;
+        let given = self.checked("CVMFS_EXTERNAL_URL")?.map(addresses);
+        let Some(urls) = metalinks.or(given) else { return Ok(()) };
         let mut timings = servers.timings.clone();
         timings.proxy = self.seconds("CVMFS_EXTERNAL_TIMEOUT")?.unwrap_or(timings.proxy);
         timings.direct = self.seconds("CVMFS_EXTERNAL_TIMEOUT_DIRECT")?.or(timings.direct);
         let external = Servers {
             urls,
+            full: Vec::new(),
+            metalink,
             proxies: self.proxies("CVMFS_EXTERNAL_HTTP_PROXY", auto)?.unwrap_or_else(Proxies::direct),
             fallback: self.proxies("CVMFS_EXTERNAL_FALLBACK_PROXY", auto)?.unwrap_or_else(Proxies::none),
             most: self.count("CVMFS_EXTERNAL_MAX_SERVERS")?.unwrap_or(0),
@@ -201,7 +207,30 @@ impl Parameters {
             );
             self.missing(NAME, mend)
         })?;
-        Ok(text.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect())
+        Ok(addresses(text))
+    }
+
+    /// Returns the servers with what a partial replica lacks, if the client is to use them.
+    fn full_servers(&self) -> Read<Vec<String>> {
+        const URL: &str = "CVMFS_FULL_STRATUM1_URL";
+        let mode = self.checked("CVMFS_PARTIAL_REPLICA_MODE")?.unwrap_or_default();
+        if !mode.eq_ignore_ascii_case("failover") {
+            return Ok(Vec::new());
+        }
+        let mend = format!("set {URL}, or CVMFS_PARTIAL_REPLICA_MODE=off");
+        self.checked(URL)?.map(addresses).ok_or_else(|| self.missing(URL, mend))
+    }
+
+    /// Returns the metalink servers of a list, and the time for which the servers are used that they link to.
+    fn metalinks(&self, list: &str) -> Read<(Option<Vec<String>>, Option<Duration>)> {
+        let Some(text) = self.checked(list)? else { return Ok((None, None)) };
+        let kept = match self.seconds("CVMFS_METALINK_RESET_AFTER")? {
+            Some(kept) => Some(kept),
+            None => self.timings()?.proxy_reset,
+        };
+        // Zero means never, as it does for proxies.
+        let kept = kept.filter(|kept| !kept.is_zero()).unwrap_or(Duration::from_secs(u32::MAX.into()));
+        Ok((Some(addresses(text)), Some(kept)))
     }
 
     fn order(&self) -> Read<Order> {
@@ -212,19 +241,33 @@ impl Parameters {
     }
 
     fn told(&self) -> Read<InfoHeaders> {
+        // One fetch serves all readers; the mounting user can be sent, but not the reading process.
+        let uid = rustix::process::getuid().as_raw().to_string();
+        let gid = rustix::process::getgid().as_raw().to_string();
+        const TEMPLATE: &str = "CVMFS_INFO_HEADER";
+        let known = |key: &str| match key {
+            "uid" => Some(uid.clone()),
+            "gid" => Some(gid.clone()),
+            "pid" => Some("-".to_owned()),
+            key => std::env::var(key.strip_prefix("env:")?).ok(),
+        };
+        let template = match self.checked(TEMPLATE)? {
+            Some(text) => Some(
+                InfoHeaders::fill_in(text, known)
+                    .ok_or_else(|| self.bad(TEMPLATE, "a field of a request can't have it"))?,
+            ),
+            None => None,
+        };
         let what = self.switch("CVMFS_SEND_INFO_HEADER")?.unwrap_or(false);
         if self.switch("CVMFS_HTTP_TRACING")? != Some(true) {
-            return Ok(InfoHeaders { what, fields: Vec::new() });
+            return Ok(InfoHeaders { what, template, fields: Vec::new() });
         }
         const FIELDS: &str = "CVMFS_HTTP_TRACING_HEADERS";
         let own = self.checked(FIELDS)?.unwrap_or_default();
         let own = InfoHeaders::parse_fields(own)
             .ok_or_else(|| self.bad(FIELDS, "it is not like name:value|name:value"))?;
-        // One fetch serves all readers; the mounting user can be sent, but not the reading process.
-        let uid = rustix::process::getuid().as_raw().to_string();
-        let gid = rustix::process::getgid().as_raw().to_string();
         let usual = [("UID".to_owned(), uid), ("GID".to_owned(), gid)];
-        Ok(InfoHeaders { what, fields: usual.into_iter().chain(own).collect() })
+        Ok(InfoHeaders { what, template, fields: usual.into_iter().chain(own).collect() })
     }
 
     /// Returns the notification server for new revisions, if one is configured.
@@ -337,26 +380,35 @@ impl Parameters {
 
     /// Returns the longest interval between two checks for a new revision.
     pub fn longest_ttl(&self) -> Read<Option<Duration>> {
-        let minutes: Option<u64> = self.count("CVMFS_MAX_TTL")?;
-        Ok(minutes
-            .filter(|minutes| *minutes > 0)
-            .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))))
+        let minutes = self.seconds("CVMFS_MAX_TTL")?.map(|minutes| minutes.saturating_mul(60));
+        let both = [minutes, self.seconds("CVMFS_MAX_TTL_SECS")?];
+        // Zero is no limit.
+        Ok(both.into_iter().flatten().filter(|limit| !limit.is_zero()).min())
     }
 
     /// Returns the configured repositories, with full names.
     pub fn repositories(&self) -> Read<Vec<String>> {
+        self.full_names("CVMFS_REPOSITORIES")
+    }
+
+    /// Returns the names of a list, with the default domain where a name has none.
+    fn full_names(&self, list: &str) -> Read<Vec<String>> {
         let domain = self.checked("CVMFS_DEFAULT_DOMAIN")?;
         let whole = |name: &str| match domain {
             Some(domain) if !name.contains('.') => format!("{name}.{domain}"),
             _ => name.to_owned(),
         };
-        let listed = self.checked("CVMFS_REPOSITORIES")?.unwrap_or_default();
+        let listed = self.checked(list)?.unwrap_or_default();
         Ok(listed.split(',').map(str::trim).filter(|name| !name.is_empty()).map(whole).collect())
     }
 
-    /// Returns an error if only configured repositories may be mounted and this one is not.
+    /// Returns an error if this repository must not be mounted, or only configured ones may be and this one is not.
     pub fn allowed(&self) -> Read<()> {
         let Some(name) = self.name() else { return Ok(()) };
+        const REFUSED: &str = "CVMFS_REPOSITORIES_NOMOUNT";
+        if self.full_names(REFUSED)?.iter().any(|it| it == name) {
+            return Err(self.bad(REFUSED, format!("{name} is not to be mounted on this machine")));
+        }
         let config = self.get("CVMFS_CONFIG_REPOSITORY").is_some_and(|setting| setting.value == name);
         if config
             || self.switch("CVMFS_STRICT_MOUNT")? != Some(true)
@@ -373,4 +425,9 @@ impl Parameters {
         }
         Err(error)
     }
+}
+
+/// Returns the URLs of a list.
+fn addresses(text: &str) -> Vec<String> {
+    text.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect()
 }

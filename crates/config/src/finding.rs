@@ -1,5 +1,6 @@
 //! Findings about a configuration that need no request to a server.
 
+use super::load::EMULATED_VERSION;
 use super::{Parameters, ProblemKind, State, table};
 
 /// Severity of a finding.
@@ -73,20 +74,24 @@ impl Parameters {
                 || table::switch(&setting.value).is_some_and(|it| table::switch(row.default) == Some(it));
             if let (State::Not(why), false) = (row.state, is_default) {
                 let what = format!("{name}={} is not honoured: {why}", table::shown(name, &setting.value));
-                let mend =
-                    format!("remove the line if nothing depends on it; docs/parameters.md describes {name}");
+                let mend = format!("Esker works without it; docs/parameters.md describes {name}");
                 findings.push(Finding::new(Severity::Warning, what, mend).at(&place));
             }
         }
+        findings.extend(self.contradictions());
         findings
     }
 }
 
 fn of_unknown(name: &str) -> Finding {
-    let what = format!("{name} is not a client parameter");
+    let what =
+        format!("{name} is unknown to Esker, which knows the parameters of CernVM-FS {EMULATED_VERSION}");
+    // The line may be for a newer client, or for a tool of the site.
     let mend = match table::nearest(name) {
-        Some(near) => format!("write {near} if you mean that; otherwise remove the line"),
-        None => "remove the line".into(),
+        Some(near) => {
+            format!("write {near} if you mean that; otherwise leave the line to the client that reads it")
+        }
+        None => "leave the line to the client that reads it, or correct the name".into(),
     };
     Finding::new(Severity::Warning, what, mend)
 }

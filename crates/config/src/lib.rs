@@ -16,6 +16,7 @@ mod problem;
 mod process_parameters;
 mod reports;
 mod resolve;
+mod rules;
 mod shell;
 pub mod table;
 #[cfg(test)]

@@ -29,6 +29,11 @@ use super::{Origin, Parameters, Setting, table, toml_file};
 /// Parameter for the configuration repository, which can't be changed once it was used.
 const CONFIG_REPOSITORY: &str = "CVMFS_CONFIG_REPOSITORY";
 
+/// Release of CernVM-FS whose parameters are known, for files that distinguish releases.
+pub(crate) const EMULATED_VERSION: &str = "2.14.0";
+/// Same as a number, with two digits for each part but the first.
+const EMULATED_VERSION_NUMERIC: &str = "21400";
+
 /// Location of a configuration, and the repository to read it for.
 #[derive(Clone)]
 pub struct Request {
@@ -81,12 +86,20 @@ struct Load<'a> {
 impl<'a> Load<'a> {
     fn new(request: &'a Request) -> Self {
         let mut shell = Shell::new(&*request.files, &request.machine);
-        let given =
-            [("CVMFS_ARCH", Some(&request.machine.architecture)), ("CVMFS_FQRN", request.name.as_ref())];
-        let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
+        let given = [
+            ("CVMFS_ARCH", Some(&*request.machine.architecture)),
+            ("CVMFS_FQRN", request.name.as_deref()),
+            ("CVMFS_VERSION", Some(EMULATED_VERSION)),
+            ("CVMFS_VERSION_NUMERIC", Some(EMULATED_VERSION_NUMERIC)),
+        ];
+        let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
         let environment = request.environment.iter().map(|(name, value)| (name.clone(), value.clone()));
-        shell.variables =
-            environment.chain(given).map(|(name, value)| (name, Variable::inherited(value))).collect();
+        let inherited = |(name, value): (String, String)| {
+            let variable = Variable::inherited(value);
+            let is_fixed = name.starts_with("CVMFS_VERSION");
+            (name, if is_fixed { variable.read_only() } else { variable })
+        };
+        shell.variables = environment.chain(given).map(inherited).collect();
         Self { request, shell, values: BTreeMap::new(), read: Vec::new(), settled: None, missed: false }
     }
 

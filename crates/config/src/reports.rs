@@ -62,6 +62,9 @@ pub struct Telemetry {
     pub tags: String,
     /// Further fields of the line with the totals.
     pub fields: String,
+    /// True to send a second line with the differences to the totals before.
+    #[serde(default)]
+    pub differences: bool,
 }
 
 /// Socket for `cvmfs_talk`.
@@ -123,6 +126,7 @@ impl Parameters {
             metric: word(METRIC, needed(METRIC)?, "the name of a metric")?,
             tags: word(TAGS, self.checked(TAGS)?.unwrap_or_default(), "a list of tags")?,
             fields: fields.to_owned(),
+            differences: self.switch("CVMFS_INFLUX_SEND_DELTA")? == Some(true),
         }))
     }
 

@@ -105,6 +105,11 @@ impl Variable {
         Self { value: Some(value), place: None, read_only: false, cause: None }
     }
 
+    /// Returns the variable as one that files can't change.
+    pub(super) fn read_only(self) -> Self {
+        Self { read_only: true, ..self }
+    }
+
     fn place(&self) -> String {
         self.place.as_ref().map_or_else(|| "the beginning".to_owned(), SourceLine::to_string)
     }

@@ -1,3 +1,4 @@
+mod newer;
 mod others;
 mod reference;
 

@@ -31,7 +31,7 @@ pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>) -> Result<Datag
     Datagrams::start(telemetry.to.clone(), compose)
 }
 
-/// Returns the lines: totals, and from the second call on also differences. InfluxDB counts time in
+/// Returns the lines: totals, and from the second call on also differences if they are wanted. InfluxDB counts time in
 /// nanoseconds.
 fn compose(to: &Telemetry, name: &str, now: &Counted, before: Option<&Counted>, time: Duration) -> String {
     let shown: Vec<_> = now.iter().filter(|(_, value)| **value != 0).collect();
@@ -45,7 +45,7 @@ fn compose(to: &Telemetry, name: &str, now: &Counted, before: Option<&Counted>, 
     };
     let values = shown.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut text = line("absolute", values, &extra(&to.fields));
-    if let Some(before) = before {
+    if let Some(before) = before.filter(|_| to.differences) {
         // A value may have decreased: bytes in use, say.
         let since = |name: &str, value: u64| {
             i128::from(value) - i128::from(before.get(name).copied().unwrap_or_default())
@@ -73,8 +73,19 @@ mod tests {
     #[test]
     fn lines_have_totals_and_differences() {
         let to = DatagramTarget { host: "h".into(), port: 1, every: Duration::from_secs(5) };
-        let bare = Telemetry { to, metric: "m".into(), tags: String::new(), fields: String::new() };
-        let more = Telemetry { tags: "site=x,rack=y".into(), fields: "cores=4".into(), ..bare.clone() };
+        let bare = Telemetry {
+            to,
+            metric: "m".into(),
+            tags: String::new(),
+            fields: String::new(),
+            differences: false,
+        };
+        let more = Telemetry {
+            tags: "site=x,rack=y".into(),
+            fields: "cores=4".into(),
+            differences: true,
+            ..bare.clone()
+        };
         let (first, second): (Counted, Counted) =
             ([("a", 1), ("b", 0), ("c", 9)].into(), [("a", 5), ("b", 0), ("c", 7)].into());
         let time = Duration::new(12, 34);

@@ -13,7 +13,7 @@ pub(crate) struct Changes {
 }
 
 /// Settings of servers by the word that begins their lines in the text form.
-const SERVERS: [(&str, &str); 24] = [
+const SERVERS: [(&str, &str); 27] = [
     ("server", "CVMFS_SERVER_URL"),
     ("proxies", "CVMFS_HTTP_PROXY"),
     ("fallback", "CVMFS_FALLBACK_PROXY"),
@@ -22,7 +22,10 @@ const SERVERS: [(&str, &str); 24] = [
     ("order", "ESKER_SERVER_ORDER"),
     ("geo-name", "CVMFS_PROXY_TEMPLATE"),
     ("most", "CVMFS_MAX_SERVERS"),
+    ("full", "CVMFS_FULL_STRATUM1_URL"),
+    ("metalink", "CVMFS_METALINK_URL"),
     ("tell-what", "CVMFS_SEND_INFO_HEADER"),
+    ("tell-template", "CVMFS_INFO_HEADER"),
     ("tell", "CVMFS_HTTP_TRACING_HEADERS"),
     ("time-proxy", "CVMFS_TIMEOUT"),
     ("time-direct", "CVMFS_TIMEOUT_DIRECT"),
@@ -105,6 +108,7 @@ fn repository(old: &mut RepositorySpec, new: RepositorySpec, changes: &mut Chang
         ("CVMFS_CLAIM_OWNERSHIP", v.ownership != w.ownership),
         ("CVMFS_UID_MAP", v.uids != w.uids),
         ("CVMFS_GID_MAP", v.gids != w.gids),
+        ("CVMFS_PREFETCH_FILEBUNDLES", v.without_bundles != w.without_bundles),
         ("CVMFS_WORLD_READABLE", v.world_readable != w.world_readable),
         ("CVMFS_MAGIC_XATTRS_VISIBILITY", v.magic != w.magic),
         ("CVMFS_XATTR_PROTECTED_XATTRS", old.protected != new.protected),

@@ -24,6 +24,7 @@ pub(crate) struct Configured {
     magic: Visibility,
     protected: Protected,
     enforce_acls: bool,
+    without_bundles: bool,
     variables: BTreeMap<String, String>,
     push: Option<Push>,
     tuning: Tuning,
@@ -43,6 +44,8 @@ impl Configured {
             magic: parameters.visibility().map_err(of_parameter)?,
             protected: parameters.protected().map_err(of_parameter)?,
             enforce_acls: parameters.switch("CVMFS_ENFORCE_ACLS").map_err(of_parameter)? == Some(true),
+            without_bundles: parameters.switch("CVMFS_PREFETCH_FILEBUNDLES").map_err(of_parameter)?
+                == Some(false),
             tuning: parameters.tuning().map_err(of_parameter)?,
             syslog: Some(parameters.syslog().map_err(of_parameter)?),
             telemetry: parameters.telemetry().unwrap_or_else(without),
@@ -84,6 +87,7 @@ impl Configured {
         (view.uids, view.gids) = (self.uids.clone(), self.gids.clone());
         view.world_readable = self.world_readable;
         view.magic = self.magic;
+        view.without_bundles = self.without_bundles;
         // The reference exports all parameters before it expands variant symlinks.
         view.variables.extend(self.variables.clone());
         view

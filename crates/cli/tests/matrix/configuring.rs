@@ -67,7 +67,7 @@ fn settings_are_shown_with_their_lines() {
     );
     let warned = String::from_utf8_lossy(&output.stderr).into_owned();
     for told in [
-        "/etc/cvmfs/default.local:1: CVMFS_HTTP_PROXYS is not a client parameter",
+        "/etc/cvmfs/default.local:1: CVMFS_HTTP_PROXYS is unknown to Esker",
         "/etc/cvmfs/default.local:2: the command `slow` is not evaluated, because no shell is run; not set by it: CVMFS_TIMEOUT",
         "/etc/cvmfs/config.d/sw.example.org.local:1: CVMFS_QUOTA_LIMIT=4G can't be: it takes MB",
     ] {

@@ -104,7 +104,7 @@ impl Kind {
             Kind::Proxies => return proxies(value),
             Kind::Hash => is_hash(value),
             Kind::Date => is_date(value),
-            Kind::OneOf(words) => words.contains(&value),
+            Kind::OneOf(words) => words.iter().any(|word| word.eq_ignore_ascii_case(value)),
         };
         if good { Ok(()) } else { Err(format!("it takes {}", self.words())) }
     }

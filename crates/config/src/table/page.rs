@@ -7,7 +7,7 @@ const HEAD: &str = "\
 
 <!-- Made by `cargo run -p esker-config --example parameters > docs/parameters.md`; a test compares. -->
 
-All parameters of the CernVM-FS 2.12 client, and their effect in Esker. *Honoured*: the parameter has its effect, which
+All parameters of the CernVM-FS 2.14 client, and their effect in Esker. *Honoured*: the parameter has its effect, which
 the named test proves; `parameters_have_types` proves for all of them that values reach the tested code. *Accepted*: the
 parameter has no meaning here, for the given reason, and causes no message. *Not honoured*: the parameter has no effect,
 for the given reason; `esker config show`, `esker config check` and mounting report it if its value is not the default.

@@ -75,6 +75,7 @@ pub(crate) fn repository() -> RepositorySpec {
             metric: "m".to_owned(),
             tags: "t=1".to_owned(),
             fields: "f=1".to_owned(),
+            differences: true,
         }),
         talk: Some(TalkOptions { socket: "/talk".into(), owner: Some(8), longest_ttl: None }),
     }

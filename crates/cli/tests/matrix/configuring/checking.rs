@@ -160,7 +160,7 @@ fn mistakes_in_the_configuration_are_reported_with_advice() {
     for (lines, told, mend) in [
         (
             "CVMFS_HTTP_PROXYS=x",
-            "full.test.local:1: CVMFS_HTTP_PROXYS is not a client parameter",
+            "full.test.local:1: CVMFS_HTTP_PROXYS is unknown to Esker",
             "write CVMFS_HTTP_PROXY if you mean that",
         ),
         ("CVMFS_CONFIG_REPOSITORY=late.test", "late.test comes too late", "in /etc/cvmfs/default.d/"),
