@@ -83,7 +83,7 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1", value_parser = choice(HASHES))]
     hash: HashAlgorithm,
 
-    /// Compression of files: zlib, none or zstd. CernVM-FS 2.12 and older read only zlib and none.
+    /// Compression of files: zlib, none or zstd. No released CernVM-FS reads zstd.
     ///
     /// zstd is the fastest and smallest choice if all clients can read it.
     #[arg(long, value_name = "zlib|none|zstd", default_value = "zlib", value_parser = choice(COMPRESSIONS))]

@@ -127,7 +127,7 @@ impl ExportedConfig {
 fn warnings(settings: &Settings) -> Vec<String> {
     let zstd = settings.compression == Compression::Zstd;
     let zstd = zstd.then(|| {
-        "CernVM-FS 2.12 and older do not read zstd; new files will be compressed with zlib, those that are there stay"
+        "no released CernVM-FS reads zstd; new files will be compressed with zlib, those that are there stay"
             .to_owned()
     });
     zstd.into_iter().collect()

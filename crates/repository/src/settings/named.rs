@@ -96,7 +96,7 @@ pub const NAMED: &[NamedSetting] = &[
     choice!(
         "compression",
         "zlib|none|zstd",
-        "Compression of files; CernVM-FS 2.12 and older read only zlib and none",
+        "Compression of files; no released CernVM-FS reads zstd",
         compression
     ),
     choice!(
