@@ -24,15 +24,15 @@ check:
 
 # Every test, and at the end what was skipped. As root it installs what is missing; as a user it says what to install. Tests mostly
 # wait, for disks and for each other's programs: two at a time left two cores idle for half of the time.
-# What users start, the matrix, soaks and guides, is the release binary, built here or given as ESKER_BINARY.
+# What users start, the matrix, soaks and guides, is the release binary, built beside the first tests or given as ESKER_BINARY.
 ifneq ($(ESKER_BINARY),)
 GIVEN := $(abspath $(ESKER_BINARY))
 endif
 test: export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 4 : n)))
 test soak: override export ESKER_BINARY = $(or $(GIVEN),$(abspath $(ESKER)))
-test: $(if $(GIVEN),,release)
+test:
 	scripts/needs.sh
-	scripts/test.sh
+	scripts/test.sh $(if $(GIVEN),,$(MAKE) release)
 
 # What CI demands beyond tests.
 lint:
