@@ -74,6 +74,7 @@ mod serve_operation;
 mod served;
 mod server_kill;
 mod setup;
+mod shared_keys;
 mod sharing;
 mod signed_uploads;
 mod site_proxy;

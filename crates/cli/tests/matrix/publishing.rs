@@ -19,6 +19,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::shared_keys;
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
@@ -81,8 +82,10 @@ impl Workshop {
         serde_json::from_slice(&output.stdout).expect("JSON from esker")
     }
 
+    /// Creates the repository, with keys that tests share.
     #[track_caller]
     pub(crate) fn create(&self) {
+        shared_keys::put(self.world.person, Path::new(&self.home("keys")));
         let output = self.esker(&["repo", "create", NAME]);
         assert!(output.status.success(), "{}", words(&output));
     }
