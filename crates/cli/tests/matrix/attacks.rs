@@ -451,7 +451,7 @@ fn code_inside_a_daemon_does_nothing_but_the_work_of_the_daemon() {
     }
     for person in TestUser::all() {
         let env = TestEnv::new(person, fixture::FULL);
-        for folder in env.repository.path().ancestors().take_while(|folder| *folder != Path::new("/tmp")) {
+        for folder in env.repository.path().ancestors().take_while(|folder| *folder != std::env::temp_dir()) {
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
         }
         let served = env.repository.path().display().to_string();

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use esker_testkit::mirror::Mirror;
+use esker_testkit::object::inflate;
 use serde_json::Value;
 
 use crate::publishing::{NAME, Workshop};
@@ -27,19 +28,18 @@ fn published(person: TestUser) -> Workshop {
     workshop
 }
 
-/// The object with the most bytes, of those that are not catalogs or the like.
-fn some_object(workshop: &Workshop) -> PathBuf {
+/// Returns the object of the only file of the head. Objects of other revisions are as long.
+fn head_object(workshop: &Workshop) -> PathBuf {
     let data = PathBuf::from(workshop.home("storage")).join(NAME).join("data");
     let folders = fs::read_dir(data).expect("a folder").map(|folder| folder.expect("an entry").path());
     let files =
         folders.filter(|folder| folder.file_name().is_some_and(|name| name.len() == 2)).flat_map(|folder| {
             fs::read_dir(folder).expect("a folder").map(|file| file.expect("an entry").path())
         });
+    // Catalogs and the like have a letter behind their hash.
     let is_content = |path: &PathBuf| path.file_name().is_some_and(|name| name.len() == 38);
-    files
-        .filter(is_content)
-        .max_by_key(|path| fs::metadata(path).expect("an object").len())
-        .expect("an object")
+    let is_wanted = |path: &PathBuf| inflate(&fs::read(path).expect("an object")) == b"content 3";
+    files.filter(is_content).find(is_wanted).expect("an object")
 }
 
 /// Old revisions are listed, deleted after the grace time, and the head stays whole.
@@ -119,7 +119,7 @@ fn a_repository_on_a_server_is_checked() {
     assert!(whole["objects"].as_u64().is_some_and(|objects| objects > 0 && heads >= objects), "{heads}");
     let (code, read) = check(&["--data"]);
     assert_eq!((code, &read["read_objects"]), (Some(0), &whole["objects"]), "{read}");
-    let object = some_object(&workshop);
+    let object = head_object(&workshop);
     workshop.world.person.does(|| fs::write(&object, b"other").expect("an object"));
     assert_eq!(check(&[]).0, Some(0), "presence alone does not see it");
     let (code, damaged) = check(&["--data"]);
@@ -148,7 +148,7 @@ fn damage_is_found_and_repaired() {
     let mirror = workshop.home("mirror");
     let copied = std::process::Command::new("cp").arg("-a").arg(&root).arg(&mirror).status();
     assert!(copied.expect("running cp").success());
-    let object = some_object(&workshop);
+    let object = head_object(&workshop);
     workshop.world.person.does(|| fs::write(&object, b"other").expect("an object"));
     let output = workshop.esker(&["check", NAME, "--quiet"]);
     assert!(output.status.success(), "presence alone does not see it: {}", words(&output));

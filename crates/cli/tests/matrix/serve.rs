@@ -63,7 +63,7 @@ fn a_served_repository_reads_as_published_and_the_server_stops_on_a_signal() {
 #[test]
 fn a_server_started_by_root_drops_its_privileges() {
     let repository = fixture::FULL.unpack();
-    for folder in repository.path().ancestors().take_while(|folder| *folder != Path::new("/tmp")) {
+    for folder in repository.path().ancestors().take_while(|folder| *folder != std::env::temp_dir()) {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
     }
     let listen = ["--listen", "127.0.0.1:0", "--json"];
