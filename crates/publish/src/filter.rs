@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use esker_format::write::catalog::Entry;
 use esker_repository::path;
@@ -26,6 +26,9 @@ pub struct Filter {
     pub uids: OwnerMap,
     /// Map of the groups of the source.
     pub gids: OwnerMap,
+    /// Path that a source folder had when it was built, which is rewritten to its path at clients; none to publish files as
+    /// they are.
+    pub relocate: Option<PathBuf>,
 }
 
 impl Filter {

@@ -12,6 +12,7 @@
 
 mod balance;
 mod base;
+mod build_folder;
 mod bundles;
 mod catalogs;
 mod changes;

@@ -35,11 +35,14 @@ pub(crate) struct Content {
     pub(crate) hash: Option<ContentHash>,
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) flags: Flags,
+    /// Size of the content if it differs from that of the file.
+    size: Option<u64>,
 }
 
 impl Content {
     /// Sets the content of a file's entry, whose other attributes stay.
     pub(crate) fn set_in(&self, entry: &mut Entry) {
+        entry.size = self.size.unwrap_or(entry.size);
         entry.hash = self.hash;
         entry.chunks.clone_from(&self.chunks);
         entry.flags.0 |= self.flags.0;
@@ -92,6 +95,15 @@ struct Run {
 }
 
 impl Run {
+    /// Changes what is known of the content of a job.
+    fn set(&self, job: usize, change: impl FnOnce(&mut Content)) {
+        let mut contents = self.contents.lock();
+        if contents.len() <= job {
+            contents.resize(job + 1, Content::default());
+        }
+        change(&mut contents[job]);
+    }
+
     fn fail(&self, error: PublishError) {
         let mut first = self.error.lock();
         *first = first.take().or(Some(error));
@@ -211,6 +223,19 @@ impl Feed<'_> {
         };
         self.pipeline.counters.files.fetch_add(1, Ordering::Relaxed);
         Ok(stored)
+    }
+
+    /// Stores content that stands for that of a file.
+    fn store_instead(&self, job: usize, name: &[u8], content: &[u8]) -> Result<bool, PublishError> {
+        let size = content.len() as u64;
+        self.run.set(job, |content| content.size = Some(size));
+        let mut rest = content;
+        self.store(job, name, size, &mut |room| {
+            let len = room.len().min(rest.len());
+            room[..len].copy_from_slice(&rest[..len]);
+            rest = &rest[len..];
+            Ok(len)
+        })
     }
 
     fn fill(&self, room: &mut [u8], fill: &mut Fill<'_>) -> Result<bool, PublishError> {

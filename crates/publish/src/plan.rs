@@ -14,6 +14,7 @@ use esker_repository::{
 };
 use serde::Serialize;
 
+use crate::build_folder::Relocation;
 use crate::changes::Changes;
 use crate::error::PublishError;
 use crate::file_index::{FileIndex, Record};
@@ -371,6 +372,8 @@ pub(crate) struct Plan {
     pub(crate) remarks: Remarks,
     pub(crate) jobs: usize,
     pub(crate) bytes_to_read: u64,
+    /// Paths to rewrite in files; none to publish them as they are.
+    pub(crate) relocation: Option<Relocation>,
 }
 
 impl Plan {
@@ -378,7 +381,7 @@ impl Plan {
     pub(crate) fn take_doubtful(&mut self, published: &Published) -> Result<Self, PublishError> {
         let mut jobs: HashMap<usize, usize> = HashMap::new();
         let mut listed = Listed::default();
-        let mut doubtful = Self::default();
+        let mut doubtful = Self { relocation: self.relocation.take(), ..Self::default() };
         for mut waiting in std::mem::take(&mut self.waiting) {
             let before =
                 listed.find(published, &waiting.directory, &waiting.name)?.filter(|before| before.is_file());

@@ -1,5 +1,6 @@
 //! Publishes a folder: makes the repository, or a subtree of it, equal to the folder.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use esker_format::catalog::PathKey;
@@ -11,10 +12,11 @@ use esker_repository::{
 };
 use esker_store::Sink;
 
+use crate::build_folder::Relocation;
 use crate::content_index::ContentIndex;
 use crate::dirtab::{self, Dirtab};
 use crate::error::PublishError;
-use crate::file_index::Record;
+use crate::file_index::{FileIndex, Record};
 use crate::follow_rules::Rules;
 use crate::pipeline::Content;
 use crate::plan::Plan;
@@ -74,7 +76,9 @@ impl Publish<'_> {
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
         context.publish(&plan.changes, Some(&index), &mut self.options, &mut report)?;
-        report.remembered(context.file_index.write(std::mem::take(&mut plan.records)));
+        if context.filter.relocate.is_none() {
+            report.remembered(context.file_index.write(std::mem::take(&mut plan.records)));
+        }
         report.seconds.total = context.seconds();
         Ok(report)
     }
@@ -101,7 +105,7 @@ impl Publish<'_> {
         let scanned = context.seconds();
         context.check_files(&plan.changes)?;
         context.confirm_shrink(plan.differences.removed.total(), &mut self.options)?;
-        let contents = context.store_folder(&self.source, &plan, (index, false), &mut self.options)?;
+        let contents = context.store_folder(&self.source, &mut plan, (index, false), &mut self.options)?;
         resolve(context, &mut plan, &contents)?;
         if !context.target.is_empty() {
             // The source has nothing of the directories elsewhere.
@@ -117,6 +121,10 @@ impl Publish<'_> {
         now: UnixTime,
     ) -> Result<Context<'c>, PublishError> {
         let mut context = Context::on(repository, base, &self.target, now)?;
+        if self.options.filter.relocate.is_some() {
+            // What is published for an unchanged file may name the build folder.
+            context.file_index = FileIndex::none(repository.disks().private.clone());
+        }
         context.filter.clone_from(&self.options.filter);
         context.filter.ignore_of(&self.source)?;
         let before = Dirtab::of_published(repository.sink(), &context.published)?;
@@ -134,6 +142,14 @@ impl Publish<'_> {
         let facts = source.root_facts()?;
         let private = PrivateFiles::of(context.repository)?;
         private.check_root(&self.source)?;
+        let folder = std::path::absolute(&self.source).map_err(|error| PublishError::Source {
+            doing: "looking at",
+            path: self.source.clone(),
+            source: error,
+        })?;
+        let relocated =
+            |from: &PathBuf| Relocation::new(from.as_os_str().as_bytes(), context.home(&context.target));
+        let mut relocation = context.filter.relocate.as_ref().map(relocated);
         let comparison = context.comparison();
         let before = context.published.entry(&context.target)?;
         let existed = before.as_ref().is_some_and(Entry::is_directory);
@@ -143,20 +159,27 @@ impl Publish<'_> {
             published: &context.published,
             comparison: &comparison,
             private: &private,
+            build_folder: folder.as_os_str().as_bytes(),
+            relocation: relocation.as_ref(),
             stop,
             counters: &context.counters,
         };
         let mut plan = scan.run(*threads, facts, existed, &mut tick)?;
         plan_top(context, &source, &facts, before, &mut plan)?;
-        Ok(plan)
+        if let Some(relocation) = &mut relocation {
+            relocation.read_records(&source, &plan.reads)?;
+        }
+        Ok(Plan { relocation, ..plan })
     }
 
     /// Reads the possibly unchanged files without storing them, and drops changes that are none.
     fn compare_contents(&mut self, context: &Context<'_>, plan: &mut Plan) -> Result<(), PublishError> {
-        let doubtful = plan.take_doubtful(&context.published)?;
+        let mut doubtful = plan.take_doubtful(&context.published)?;
         let index = ContentIndex::of(context.repository);
-        let contents = context.store_folder(&self.source, &doubtful, (&index, true), &mut self.options)?;
+        let contents =
+            context.store_folder(&self.source, &mut doubtful, (&index, true), &mut self.options)?;
         plan.waiting = doubtful.waiting;
+        plan.remarks.absorb(doubtful.remarks);
         resolve(context, plan, &contents)
     }
 }
@@ -237,7 +260,6 @@ fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Resu
 
 impl Dirtab {
     pub(crate) fn of_folder(source: &Path) -> Result<Self, PublishError> {
-        use std::os::unix::ffi::OsStrExt as _;
         let path = source.join(std::ffi::OsStr::from_bytes(dirtab::NAME));
         match std::fs::read(&path) {
             Ok(text) => Self::parse(&text),

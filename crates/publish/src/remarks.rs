@@ -20,7 +20,7 @@ pub struct Remark {
     pub what: RemarkKind,
     /// Path of the entry in the repository.
     pub path: String,
-    /// Name of the extended attribute.
+    /// Name of the extended attribute, folder that a script names, or target of a symlink.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
@@ -39,11 +39,22 @@ pub enum RemarkKind {
     Capabilities,
     /// The default access control list of its directory, which a user's overlay lacks.
     DefaultAcl,
+    /// A script that starts an interpreter of the folder in which it was built.
+    BuildFolder,
+    /// A symlink that leads out of the repository, or into the folder from which it is published.
+    LeadsOut,
 }
 
 impl RemarkKind {
-    const ALL: [Self; 5] =
-        [Self::Xattr, Self::HardLink, Self::SpecialFile, Self::Capabilities, Self::DefaultAcl];
+    const ALL: [Self; 7] = [
+        Self::Xattr,
+        Self::HardLink,
+        Self::SpecialFile,
+        Self::Capabilities,
+        Self::DefaultAcl,
+        Self::BuildFolder,
+        Self::LeadsOut,
+    ];
 
     fn text(self) -> &'static str {
         match self {
@@ -60,17 +71,23 @@ impl RemarkKind {
                 "new entries don't have the default access control list of their directory, which only a transaction of \
                  root gives them; set their lists, or change them as root"
             }
+            Self::BuildFolder => {
+                "scripts start an interpreter in the folder where they were built, and not where they are published; build \
+                 them there, as in `esker transaction`, or use `esker publish --relocate=FOLDER`"
+            }
+            Self::LeadsOut => "symlinks lead out of the repository, or into the folder that is published",
         }
     }
 
-    fn count(self, differences: &mut Differences) -> &mut u64 {
-        match self {
+    fn count(self, differences: &mut Differences) -> Option<&mut u64> {
+        Some(match self {
             Self::Xattr => &mut differences.xattrs_left_out,
             Self::HardLink => &mut differences.hard_links_split,
             Self::SpecialFile => &mut differences.special_left_out,
             Self::Capabilities => &mut differences.capabilities_left_out,
             Self::DefaultAcl => &mut differences.default_acls_left_out,
-        }
+            Self::BuildFolder | Self::LeadsOut => return None,
+        })
     }
 }
 
@@ -94,11 +111,14 @@ impl Remarks {
         self.list.push(Remark { what, path: path::shown(path), detail: None });
     }
 
+    pub(crate) fn add_with(&mut self, what: RemarkKind, path: &[u8], detail: &[u8]) {
+        let detail = Some(String::from_utf8_lossy(detail).into_owned());
+        self.list.push(Remark { what, path: path::shown(path), detail });
+    }
+
     /// Adds attributes of one entry.
     pub(crate) fn add_xattrs(&mut self, path: &[u8], names: Vec<Vec<u8>>) {
-        let detail = |name: Vec<u8>| Some(String::from_utf8_lossy(&name).into_owned());
-        let of = |name| Remark { what: RemarkKind::Xattr, path: path::shown(path), detail: detail(name) };
-        self.list.extend(names.into_iter().map(of));
+        names.iter().for_each(|name| self.add_with(RemarkKind::Xattr, path, name));
     }
 
     /// Notes a file of whose names only `names` are in its directory.
@@ -134,7 +154,7 @@ pub(crate) fn warnings(remarks: &[Remark], differences: &mut Differences) -> Vec
     for what in RemarkKind::ALL {
         let all = remarks.iter().filter(|remark| remark.what == what);
         let count = all.clone().count() as u64;
-        *what.count(differences) = count;
+        what.count(differences).into_iter().for_each(|counted| *counted = count);
         if count > 0 {
             let named: Vec<String> = all.take(NAMED_MAX).map(Remark::to_string).collect();
             warnings.push(format!("{count} {}: {}", what.text(), listed(&named, count)));

@@ -32,6 +32,7 @@ use crate::pipeline::{Content, Pipeline};
 use crate::plan::{Comparison, Differences, Plan};
 use crate::profiles::{NamedProfile, Profiles};
 use crate::progress::{Counters, Phase, Progress};
+use crate::remarks::RemarkKind;
 use crate::report::Report;
 use crate::shrink::Shrink;
 use crate::snapshots;
@@ -301,19 +302,29 @@ impl<'r> Context<'r> {
     pub(crate) fn store_folder(
         &self,
         folder: &Path,
-        plan: &Plan,
+        plan: &mut Plan,
         (index, is_dry): (&ContentIndex, bool),
         options: &mut PublishOptions<'_>,
     ) -> Result<Vec<Content>, PublishError> {
         let started = Instant::now();
         let source = Source::open(folder)?;
-        let files = FolderFiles::new(&source, plan, u64::from(self.repository.settings().chunks.min()));
+        let small = u64::from(self.repository.settings().chunks.min());
+        let files = FolderFiles::new(&source, plan, (small, self.home(&self.target)));
         let (number, bytes) = (plan.jobs as u64, plan.bytes_to_read);
         let PublishOptions { threads, stop, progress, .. } = options;
         let mut tick = || progress(self.counters.progress(Phase::Store, number, bytes, started.elapsed()));
         tick();
         let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
-        self.pipeline(index, is_dry, *threads, stop)?.run(feeders, &mut tick)
+        let contents = self.pipeline(index, is_dry, *threads, stop)?.run(feeders, &mut tick)?;
+        for (path, folder) in files.into_scripts() {
+            plan.remarks.add_with(RemarkKind::BuildFolder, &[&self.target, &*path].concat(), &folder);
+        }
+        Ok(contents)
+    }
+
+    /// Returns a path of the repository as clients have it.
+    pub(crate) fn home(&self, path: &[u8]) -> Vec<u8> {
+        [b"/cvmfs/", self.repository.name().as_str().as_bytes(), path].concat()
     }
 
     /// Publishes the changes, shows a new tag among the snapshots, and completes the report.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use esker_repository::{RepositoryError, entry, path, published::Published};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::build_folder::{Relocation, leads_out};
 use crate::error::PublishError;
 use crate::graft::Grafts;
 use crate::plan::{Comparison, DirectoryPlan, Plan};
@@ -23,6 +24,9 @@ pub(crate) struct Scan<'r> {
     pub(crate) published: &'r Published,
     pub(crate) comparison: &'r Comparison<'r>,
     pub(crate) private: &'r PrivateFiles,
+    /// Absolute path of the source.
+    pub(crate) build_folder: &'r [u8],
+    pub(crate) relocation: Option<&'r Relocation>,
     pub(crate) stop: &'r AtomicBool,
     pub(crate) counters: &'r Counters,
 }
@@ -133,6 +137,14 @@ impl Scan<'_> {
         let grafts = Grafts::take(self.source, &folder, &step.relative, &mut entries)?;
         self.refuse(&directory, step, &entries)?;
         self.counters.scanned.fetch_add(entries.len() as u64, Ordering::Relaxed);
+        for link in entries.iter_mut().filter(|entry| entry.facts.is_symlink()) {
+            if let Some(target) = self.relocation.and_then(|relocation| relocation.in_text(&link.target)) {
+                link.target = target;
+            }
+            if leads_out(&link.target, &directory, self.build_folder) {
+                remarks.add_with(RemarkKind::LeadsOut, &path::join(&directory, &link.name), &link.target);
+            }
+        }
         let mut old = if step.existed { self.published.list(&directory)? } else { Vec::new() };
         // Ignored paths stay as they are published.
         old.retain(|entry| !filter.ignores(&path::join(&step.relative, &entry.name), entry.is_directory()));

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use esker_publish::{Publish, PublishOptions};
 
-use crate::error::Failure;
+use crate::error::{Context as _, Failure, Kind};
 use crate::publisher::{
     BranchArgs, GatewayArgs, Interrupt, LeaseArgs, NamedArgs, Publishing, PublishingArgs, now,
 };
@@ -29,6 +29,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "/PATH", default_value = "/")]
     to: PathBuf,
 
+    /// Rewrite the path of the folder in which DIR was built to that at clients.
+    ///
+    /// In scripts, activate*, pyvenv.cfg, symlinks, and where conda has recorded it; for environments that can't be built where
+    /// they are published [default: DIR]
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true)]
+    relocate: Option<Option<PathBuf>>,
+
     #[command(flatten)]
     how: PublishingArgs,
 
@@ -52,8 +59,11 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let (paths, take_over) = (std::slice::from_ref(&target), args.gateway.take_over);
     let session = how.lease(&place, LeaseArgs { paths, token: None, take_over })?;
     let repository = how.open(&place, session.as_ref(), &interrupt)?;
+    let built = args.relocate.map(|folder| std::path::absolute(folder.unwrap_or_else(|| source.clone())));
+    let built = built.transpose().context(Kind::Usage, "can't find the folder of --relocate")?;
     let work = |mut given: PublishOptions<'_>| {
         given.tag.branch = args.branch.request();
+        given.filter.relocate = built;
         let mut publish = Publish { source, target, options: given };
         match how.dry_run {
             true => publish.dry_run(&repository, now()),

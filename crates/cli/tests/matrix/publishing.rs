@@ -168,6 +168,20 @@ fn a_new_revision_stores_only_differences() {
     assert_eq!((&part["revision"], &part["objects_stored"]), (&2.into(), &0.into()));
     let again = workshop.json(&["publish", NAME, &tree]);
     assert_eq!(again["differences"]["removed"]["directories"], 4, "{again}");
+
+    // A script that starts an interpreter of the folder from which it is published.
+    let script = Path::new(&tree).join("bin/script");
+    workshop.world.person.does(|| fs::write(script, format!("#!{tree}/bin/program\n")).expect("a file"));
+    let named = workshop.json(&["publish", NAME, &tree]);
+    let remark = &named["remarks"][0];
+    assert_eq!(
+        (&remark["what"], &remark["path"]),
+        (&"build_folder".into(), &"/bin/script".into()),
+        "{named}"
+    );
+    workshop.json(&["publish", NAME, &tree, "--relocate"]);
+    let printed = workshop.esker(&["cat", &format!("{NAME}:/bin/script")]);
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), format!("#!/cvmfs/{NAME}/bin/program\n"));
 }
 
 /// The owner of the master key decides until when, and which publishers' revisions, clients accept.

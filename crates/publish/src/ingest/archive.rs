@@ -8,6 +8,7 @@ use esker_archive::{ArchiveError, Entry as ArchiveEntry, Kind, Reader};
 use esker_format::write::catalog::Entry;
 use esker_repository::path;
 
+use crate::build_folder::HEAD_MAX;
 use crate::error::PublishError;
 use crate::graft::{MARKER_MAX, grafted_by};
 use crate::pipeline::Feed;
@@ -77,12 +78,21 @@ impl Archive {
                 }
                 Kind::File(data) => {
                     let size = data.size;
+                    let is_in_bin = path::split(&place).is_some_and(|(above, _)| above.ends_with(b"/bin"));
+                    let script = is_in_bin.then(|| place.clone());
                     let job = collector.file(member(place, entry, collector)?, size)?;
-                    let content = &mut reader.content();
-                    let fill = &mut |room: &mut [u8]| fill(content, room).map_err(failed);
+                    let (content, mut head) = (&mut reader.content(), Vec::new());
+                    let fill = &mut |room: &mut [u8]| {
+                        let len = fill(content, room).map_err(failed)?;
+                        if script.is_some() && head.is_empty() {
+                            head.extend_from_slice(&room[..len.min(HEAD_MAX)]);
+                        }
+                        Ok(len)
+                    };
                     if !feed.store(job, &name, size, fill)? {
                         return Err(failed(io::ErrorKind::UnexpectedEof.into()));
                     }
+                    script.into_iter().for_each(|script| collector.note_script(script, &head));
                 }
                 _ => collector.other(member(place, entry, collector)?)?,
             }

@@ -9,6 +9,7 @@ use esker_repository::{
     path,
 };
 
+use crate::build_folder::{interpreter, leads_out};
 use crate::changes::{Changes, NewTree};
 use crate::error::PublishError;
 use crate::filter::Filter;
@@ -52,6 +53,8 @@ pub(super) struct Collector<'r> {
     /// Counts of removed and skipped entries.
     counted: Differences,
     remarks: Remarks,
+    /// Scripts that start an interpreter by an absolute path: path, folder and name of the interpreter.
+    scripts: Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>,
     /// Paths to delete that do not exist.
     missing: Vec<Vec<u8>>,
     /// Number of removed entries that the archive adds again.
@@ -102,6 +105,7 @@ impl<'r> Collector<'r> {
             left_out: HashSet::new(),
             counted: Differences::default(),
             remarks: Remarks::default(),
+            scripts: Vec::new(),
             missing: Vec::new(),
             returned: 0,
             replaced: 0,
@@ -322,6 +326,26 @@ impl<'r> Collector<'r> {
         Ok(job)
     }
 
+    /// Notes the beginning of a file of a `bin` folder.
+    pub(super) fn note_script(&mut self, path: Vec<u8>, head: &[u8]) {
+        if let Some((folder, name)) = interpreter(head) {
+            self.scripts.push((path, folder.to_vec(), name.to_vec()));
+        }
+    }
+
+    /// Adds remarks about scripts that start an interpreter which is beside them, but not by its path.
+    fn remark_scripts(&mut self) -> Result<(), PublishError> {
+        for (path, folder, name) in std::mem::take(&mut self.scripts) {
+            let directory = path::split(&path).map(|(directory, _)| directory).unwrap_or_default();
+            // The paths of an image of a system are right where it is run.
+            let is_right = directory.ends_with(&folder) || folder == self.context.home(directory);
+            if !is_right && self.find(&path::join(directory, &name))?.is_some() {
+                self.remarks.add_with(RemarkKind::BuildFolder, &path, &folder);
+            }
+        }
+        Ok(())
+    }
+
     /// Notes the marker of a graft; `text` is none if it is no regular file, or too large.
     pub(super) fn graft(&mut self, marker: &[u8], text: Option<&[u8]>) -> Result<(), PublishError> {
         let refused = |reason: String| refused_graft(marker, reason);
@@ -366,6 +390,10 @@ impl<'r> Collector<'r> {
             self.remarks.add(RemarkKind::SpecialFile, &member.path);
             self.left_out.insert(member.path);
             return Ok(());
+        }
+        let directory = path::split(&member.path).map(|(directory, _)| directory).unwrap_or_default();
+        if leads_out(&member.entry.symlink, directory, b"") {
+            self.remarks.add_with(RemarkKind::LeadsOut, &member.path, &member.entry.symlink);
         }
         if member.entry.is_directory() {
             member.entry.size = 4096;
@@ -417,6 +445,7 @@ impl<'r> Collector<'r> {
             content.set_in(entry);
         }
         self.set_grafts()?;
+        self.remark_scripts()?;
         self.join_links()?;
         let mut differences = self.counted;
         for directory in self.changes.paths() {

@@ -1,10 +1,15 @@
 //! Feeds the files of a folder.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use esker_repository::path;
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, statat};
 
+use crate::build_folder::{HEAD_MAX, Relocation, interpreter};
 use crate::error::PublishError;
 use crate::plan::{Plan, ReadFile};
 use crate::source::{Facts, Source};
@@ -26,11 +31,16 @@ pub(crate) struct FolderFiles<'p> {
     source: &'p Source,
     batches: Vec<Batch<'p>>,
     next: AtomicUsize,
+    /// Path of the source at clients.
+    home: Vec<u8>,
+    relocation: Option<&'p Relocation>,
+    /// Scripts that start an interpreter elsewhere, with its folder.
+    scripts: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
 }
 
 impl<'p> FolderFiles<'p> {
     /// Splits the work: each file larger than `small` is a batch of its own and comes first.
-    pub(crate) fn new(source: &'p Source, plan: &'p Plan, small: u64) -> Self {
+    pub(crate) fn new(source: &'p Source, plan: &'p Plan, (small, home): (u64, Vec<u8>)) -> Self {
         let mut large = Vec::new();
         let mut batches = Vec::new();
         for directory in &plan.reads {
@@ -44,7 +54,13 @@ impl<'p> FolderFiles<'p> {
         }
         large.sort_by_key(|batch| std::cmp::Reverse(batch.size));
         large.extend(batches);
-        Self { source, batches: large, next: AtomicUsize::new(0) }
+        let (relocation, scripts) = (plan.relocation.as_ref(), Mutex::default());
+        Self { source, batches: large, next: AtomicUsize::new(0), home, relocation, scripts }
+    }
+
+    /// Returns the scripts of `bin` folders that start an interpreter that was built beside them, by a path of another folder.
+    pub(crate) fn into_scripts(self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.scripts.into_inner()
     }
 
     /// Returns the feeders that share the work.
@@ -81,11 +97,33 @@ impl<'p> FolderFiles<'p> {
         };
         // Checked before the read against the plan, and after it for changes meanwhile.
         check()?;
-        let fill = &mut |room: &mut [u8]| self.fill(&opened, &path, room);
+        let relocated = self.relocation.map(|it| it.content(self.source, (&opened, file.facts.size), &path));
+        if let Some(content) = relocated.transpose()?.flatten() {
+            feed.store_instead(file.job, &file.name, &content)?;
+            return check();
+        }
+        let mut is_first = relative.ends_with(b"/bin");
+        let fill = &mut |room: &mut [u8]| {
+            let len = self.fill(&opened, &path, room)?;
+            if std::mem::take(&mut is_first) {
+                self.note_script(directory, relative, &path, &room[..len.min(HEAD_MAX)]);
+            }
+            Ok(len)
+        };
         if !feed.store(file.job, &file.name, file.facts.size, fill)? {
             return Err(changed());
         }
         check()
+    }
+
+    /// Notes a file if it is a script that starts an interpreter which is beside it, but not by its path.
+    fn note_script(&self, directory: &OwnedFd, relative: &[u8], path: &[u8], head: &[u8]) {
+        let Some((folder, name)) = interpreter(head) else { return };
+        // The paths of an image of a system are right where it is run.
+        let is_right = folder == relative || folder == [&self.home, relative].concat();
+        if !is_right && statat(directory, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            self.scripts.lock().push((path.to_vec(), folder.to_vec()));
+        }
     }
 
     fn fill(&self, file: &OwnedFd, path: &[u8], mut room: &mut [u8]) -> Result<usize, PublishError> {

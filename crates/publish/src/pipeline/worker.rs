@@ -13,7 +13,7 @@ use esker_store::Put;
 use crate::content_index::ContentKey;
 use crate::error::PublishError;
 
-use super::{Content, Piece, Pipeline, Run};
+use super::{Piece, Pipeline, Run};
 
 pub(super) fn work(
     pipeline: &Pipeline<'_>,
@@ -28,19 +28,16 @@ pub(super) fn work(
         }
         let name = store(pipeline, &mut encoder, &mut room, &piece)?;
         let size = piece.plain.len() as u64;
-        let mut contents = run.contents.lock();
-        if contents.len() <= piece.job {
-            contents.resize(piece.job + 1, Content::default());
-        }
-        let content = &mut contents[piece.job];
-        content.flags = match piece.external {
-            true => Flags(Flags::storage(pipeline.algorithm, Compression::Stored) | Flags::EXTERNAL),
-            false => Flags(Flags::storage(pipeline.algorithm, pipeline.settings.compression)),
-        };
-        match piece.offset {
-            None => content.hash = Some(name.hash),
-            Some(offset) => content.chunks.push(Chunk { offset, size, hash: name.hash }),
-        }
+        run.set(piece.job, |content| {
+            content.flags = match piece.external {
+                true => Flags(Flags::storage(pipeline.algorithm, Compression::Stored) | Flags::EXTERNAL),
+                false => Flags(Flags::storage(pipeline.algorithm, pipeline.settings.compression)),
+            };
+            match piece.offset {
+                None => content.hash = Some(name.hash),
+                Some(offset) => content.chunks.push(Chunk { offset, size, hash: name.hash }),
+            }
+        });
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Changes of a publisher to a repository, judged by a checker that shares no code with it.
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
+mod build_folder;
 mod bundles;
 mod catalog_list;
 mod choices;
