@@ -70,7 +70,7 @@ pub use filter::{Filter, OwnerMap};
 pub use graft::{Graft, GraftOptions};
 pub use ingest::{Ingest, Owner};
 pub use over_limit::OverLimit;
-pub use overlay::{PublishUpper, Upper};
+pub use overlay::{Compared, FileSide, PublishUpper, Upper};
 pub use path_changes::PathChange;
 pub use plan::Differences;
 pub use profiles::{NamedProfile, Profiles};

@@ -14,6 +14,7 @@
 
 mod access;
 mod carried;
+mod contents;
 mod marks;
 mod origin;
 mod same;
@@ -54,6 +55,7 @@ use crate::staged::Staged;
 use crate::tidy::tidy;
 
 use access::Access;
+pub use contents::{Compared, FileSide};
 use esker_repository::{
     ChangeKind, Repository, RepositoryError, Settings, Storage,
     entry::is_same_directory,

@@ -1,8 +1,9 @@
 //! One case each for what overlayfs does in its own way.
 
-use esker_publish::PublishError;
 use std::fs;
+use std::sync::atomic::AtomicBool;
 
+use esker_publish::{Compared, FileSide, PublishError};
 use esker_repository::{Balance, RepositoryError, SettingsChange};
 use esker_testkit::skip;
 
@@ -37,6 +38,36 @@ fn removed_entries_are_whiteouts_and_are_removed() {
     needs_overlay!();
     let changed = after("mkdir -p d/e; touch f d/g d/e/h", "rm f; rm -r d/e");
     assert_eq!(changed, ["changed /", "changed /d", "removed /d/e", "removed /d/e/h", "removed /f"]);
+}
+
+#[test]
+fn changed_files_are_compared_by_contents_up_to_a_limit() {
+    needs_overlay!();
+    let workshop = Workshop::new();
+    sh(&workshop.source(), "printf old >f; printf gone >g; ln -s f l; mkdir d; head -c 100 /dev/zero >large");
+    let scene = Scene::over(workshop, Marks::Trusted);
+    sh(&scene.merged(), "printf new >f; rm g l; printf 1 >l; printf more >>large; ln -s f d/link");
+    let (mut seen, root) = (Vec::new(), scene.workshop().root());
+    let side = |side: Option<FileSide>| {
+        side.map(|side| (side.size, side.content.map(|content| String::from_utf8(content).unwrap())))
+    };
+    let mut each = |compared: Compared| {
+        let path = String::from_utf8(compared.change.path).unwrap();
+        seen.push((path, side(compared.old), side(compared.new)));
+        true
+    };
+    assert!(scene.upper.compare(&root, 10, &AtomicBool::new(false), &mut each).unwrap());
+    let text = |content: &str| Some((content.len() as u64, Some(content.to_owned())));
+    let expected = [
+        ("/", None, None),
+        ("/d", None, None),
+        ("/d/link", None, None),
+        ("/f", text("old"), text("new")),
+        ("/g", text("gone"), None),
+        ("/l", None, text("1")),
+        ("/large", Some((100, None)), Some((104, None))),
+    ];
+    assert_eq!(seen, expected.map(|(path, old, new)| (path.to_owned(), old, new)));
 }
 
 #[test]
