@@ -1,4 +1,4 @@
-mod patch;
+pub(crate) mod patch;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;

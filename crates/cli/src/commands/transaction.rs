@@ -1,4 +1,5 @@
 mod choices;
+mod contents;
 mod finish;
 mod list;
 mod show;

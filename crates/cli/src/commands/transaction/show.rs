@@ -4,6 +4,7 @@ use esker_publish::PathChange;
 use esker_repository::ChangeKind;
 use serde::Serialize;
 
+use super::contents;
 use crate::error::Failure;
 use crate::output::{Output, show};
 use crate::publisher::{Interrupt, list_changes, of_operation};
@@ -17,6 +18,14 @@ pub(super) struct Args {
     /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
+
+    /// Print the number of changed lines and bytes of each file, as git does
+    #[arg(long, conflicts_with = "patch")]
+    stat: bool,
+
+    /// Print the differences between text files, in the unified format
+    #[arg(long, conflicts_with = "json")]
+    patch: bool,
 
     /// Print JSON, with all paths
     #[arg(long)]
@@ -33,7 +42,17 @@ struct Shown<'t> {
 
 pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failure> {
     let stop = Interrupt::on_signals()?.flag();
-    print_whole(&transactions.find(&args.transaction)?, args.json, &stop)
+    let transaction = transactions.find(&args.transaction)?;
+    if args.stat {
+        let stat = contents::stat(&transaction, &stop)?;
+        return show(args.json, &stat, |out| stat.print(out));
+    }
+    if args.patch {
+        let mut out = Output::new();
+        contents::print_patch(&transaction, &mut out, &stop)?;
+        return out.finish();
+    }
+    print_whole(&transaction, args.json, &stop)
 }
 
 /// Prints a transaction with its changes.
