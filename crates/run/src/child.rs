@@ -59,9 +59,11 @@ pub struct Writable {
 }
 
 /// Failure that the child reports.
-struct Failed {
-    code: u8,
-    text: String,
+pub(crate) struct Failed {
+    /// Exit code.
+    pub(crate) code: u8,
+    /// Message; further lines give advice.
+    pub(crate) text: String,
 }
 
 /// Values of the argument that selects an overlay for a mount.
@@ -167,7 +169,7 @@ fn enter_and_execute(arguments: &ChildArguments, channel: &Channel) -> Result<In
         // Lowering the soft limit to its old value can't fail.
         let _ = setrlimit(Resource::Nofile, limit);
     }
-    Err(execute(&arguments.command))
+    Err(execute(&arguments.command, &std::env::vars_os().collect::<Vec<_>>()))
 }
 
 /// Puts a writable overlay on a tree and goes to the directory of the command. The command becomes a process of a namespace
@@ -192,12 +194,12 @@ fn make_writable(point: &Point, writable: &Writable, channel: RawFd) -> Result<(
     Ok(())
 }
 
-fn execute(command: &[OsString]) -> Failed {
+/// Executes a command; returns only if that failed.
+pub(crate) fn execute(command: &[OsString], environment: &[(OsString, OsString)]) -> Failed {
     let Some((program, arguments)) = command.split_first() else {
         return Failed { code: 2, text: "there is no command".into() };
     };
-    let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let failed = exec::execute(program, arguments, &environment);
+    let failed = exec::execute(program, arguments, environment);
     let text = format!("can't execute {}: {}\n{}", program.display(), failed.reason, failed.hint);
     Failed { code: failed.code, text }
 }

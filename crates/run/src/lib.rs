@@ -17,6 +17,7 @@
 //! The namespace dies with its last process, and the mounts with it: nothing is left to clean up.
 #![deny(unsafe_code)]
 
+mod beside;
 mod channel;
 mod child;
 pub mod container;
@@ -34,6 +35,7 @@ mod signals;
 mod subordinate;
 mod sys;
 
+pub use beside::run_beside;
 pub use child::{ChildArguments, Point, Writable, become_command, namespaces_blocked};
 pub use explain::{Blocked, Step, device_blocked};
 pub use namespaces::{Identity, close_to_others, has_ids, join};

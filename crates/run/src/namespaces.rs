@@ -38,7 +38,7 @@ impl Namespaces {
     }
 
     /// Opens the namespaces of the process with this directory.
-    fn below(process: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(crate) fn below(process: BorrowedFd<'_>) -> io::Result<Self> {
         let open = |kind: &str| -> io::Result<OwnedFd> {
             Ok(rustix::fs::openat(process, kind, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
         };

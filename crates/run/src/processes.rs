@@ -15,11 +15,11 @@
 //! Both waiting processes get the command's root directory when the command makes it, and are closed to other processes.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::signals::die_by;
 use crate::sys;
@@ -59,10 +59,7 @@ pub fn enter_process_namespace(orphans: Orphans) -> io::Result<()> {
 /// Like [`enter_process_namespace`]; the waiting processes close the descriptor `only`, which is for the command alone.
 pub(crate) fn enter_with(orphans: Orphans, only: Option<RawFd>) -> io::Result<()> {
     sys::unshare(UnshareFlags::NEWPID)?;
-    // Exit codes of children are lost while the signal is ignored. Other ignored signals stay so for the command, as
-    // under nohup.
-    sys::set_default(libc::SIGCHLD);
-    let taken: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
+    let taken = signals_to_take();
     let (told, say) = io::pipe()?;
     let (signals, _) = sys::signal_descriptor(&taken)?;
     let Some(first) = sys::fork()? else {
@@ -72,6 +69,37 @@ pub(crate) fn enter_with(orphans: Orphans, only: Option<RawFd>) -> io::Result<()
     drop(say);
     only.into_iter().for_each(sys::close);
     stand_for(first, &signals, told, orphans)
+}
+
+/// Joins a PID namespace and returns in a child process inside of it; the caller passes signals on and ends as the child
+/// does. After an error there is no child. The process must have a single thread.
+pub(crate) fn join_process_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    move_into_link_name_space(namespace, Some(LinkNameSpaceType::ProcessID))?;
+    let (signals, _) = sys::signal_descriptor(&signals_to_take())?;
+    let Some(command) = sys::fork()? else { return Ok(()) };
+    loop {
+        pass_on(&signals, command);
+        match waitpid(Some(command), WaitOptions::NOHANG) {
+            Ok(None) => {}
+            Ok(Some((_, status))) => end_as(status.as_raw()),
+            Err(_) => std::process::exit(KILLED.into()),
+        }
+    }
+}
+
+/// Returns the signals that are passed on. Ignored ones stay so for the command, as under nohup.
+fn signals_to_take() -> Vec<i32> {
+    // Exit codes of children are lost while the signal is ignored.
+    sys::set_default(libc::SIGCHLD);
+    PASSED_ON.into_iter().filter(|signal| !sys::is_ignored(*signal)).collect()
+}
+
+/// Ends this process as the command ended.
+fn end_as(status: i32) -> ! {
+    if libc::WIFSIGNALED(status) {
+        die_by(libc::WTERMSIG(status));
+    }
+    std::process::exit(libc::WEXITSTATUS(status))
 }
 
 /// Waits for the command, and ends in the same way.
@@ -94,11 +122,7 @@ fn stand_for(first: Pid, signals: &OwnedFd, mut told: PipeReader, orphans: Orpha
                 // The kernel ends all processes of the namespace before its first one is gone.
                 let _ = rustix::io::retry_on_intr(|| waitpid(Some(first), WaitOptions::empty()));
             }
-            let status = i32::from_le_bytes(status);
-            if libc::WIFSIGNALED(status) {
-                die_by(libc::WTERMSIG(status));
-            }
-            std::process::exit(libc::WEXITSTATUS(status));
+            end_as(i32::from_le_bytes(status));
         }
     }
 }
