@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_fuse::SessionOptions;
-use esker_node::daemon::{Report, Reporter, close_inherited};
 use esker_node::replay as node_replay;
 use esker_node::repository::Repository;
 use esker_node::runtime::RuntimeDir;
@@ -27,7 +26,7 @@ use crate::commands::replay;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed};
 use crate::mounting::open::open;
-use crate::process::respawn::{Respawn, start_again};
+use crate::process::respawn::{Respawn, run_again, start_again};
 use crate::settings::SourceSettings;
 use crate::settings::address;
 use crate::settings::address::split_path;
@@ -146,24 +145,13 @@ impl Kept<'_> {
 
     /// Runs as the process of a shared mount. `fd` is the pipe to the process that started it.
     pub(crate) fn keep(self, fd: RawFd) -> Result<(), Failure> {
-        // Started through a link in /proc, it would be called `exe` in lists of processes.
-        let _ = rustix::thread::set_name(c"esker");
-        let adopted = close_inherited(&[fd]).and_then(|()| Reporter::adopt(fd));
-        let mut reporter =
-            Some(adopted.map_err(|error| Failure::usage(format!("--keep is not for use by hand: {error}")))?);
-        let starter = getppid().map_or(1, |pid| pid.as_raw_nonzero().get().cast_unsigned());
-        // The command would be its parent, and wait for it.
-        shared_mount::leave_parent().context(Kind::Failed, "can't start a process that keeps the image")?;
-        let mut report = |report: &Report| match reporter.take() {
-            Some(reporter) => reporter.report(report),
-            None => Ok(()),
-        };
-        let outcome = self.serve(starter, || report(&Report::Ready { warning: None }));
-        if let Err(failure) = &outcome {
-            // If the starter is gone, the log has the failure.
-            let _ = report(&failure.into());
-        }
-        outcome
+        run_again("--keep", fd, |ready| {
+            let starter = getppid().map_or(1, |pid| pid.as_raw_nonzero().get().cast_unsigned());
+            // The command would be its parent, and wait for it.
+            shared_mount::leave_parent()
+                .context(Kind::Failed, "can't start a process that keeps the image")?;
+            self.serve(starter, ready)
+        })
     }
 
     fn serve(self, starter: u32, ready: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {

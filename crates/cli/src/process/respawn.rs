@@ -1,12 +1,13 @@
 //! Starts this program again with its own command line, as a background process.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use esker_node::daemon::{self, Report};
+use esker_node::daemon::{self, Report, Reporter, close_inherited};
 use esker_node::supervisor::{self, DaemonCommand};
 use esker_store::without_passwords;
 
@@ -78,6 +79,27 @@ pub(crate) fn start_again(
             Err(hint.into_iter().fold(failure, Failure::hint))
         }
     }
+}
+
+/// Runs as a process that was started again with an option for the descriptor of its report. `run` gets the function that
+/// reports that the process is ready, which fails if its starter is gone.
+pub(crate) fn run_again<T>(
+    option: &str,
+    fd: RawFd,
+    run: impl FnOnce(&mut dyn FnMut() -> io::Result<()>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    // Started through a link in /proc, it would be called `exe` in lists of processes.
+    let _ = rustix::thread::set_name(c"esker");
+    let adopted = close_inherited(&[fd]).and_then(|()| Reporter::adopt(fd));
+    let mut reporter =
+        Some(adopted.map_err(|error| Failure::usage(format!("{option} is not for use by hand: {error}")))?);
+    let mut report = |report: &Report| reporter.take().map_or(Ok(()), |reporter| reporter.report(report));
+    let outcome = run(&mut || report(&Report::Ready { warning: None }));
+    if let Err(failure) = &outcome {
+        // If the starter is gone, the log has the failure.
+        let _ = report(&failure.into());
+    }
+    outcome
 }
 
 /// Reads the proxies that are masked in the command line of a process that was started again.
