@@ -37,6 +37,7 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_preload", "esker cache preload NAME"),
     ("cvmfs_server mkfs NAME", "esker repo create NAME"),
     ("cvmfs_server transaction, publish", "esker transaction NAME -- COMMAND, esker publish NAME DIR"),
+    ("cvmfs_server transaction", "esker transaction NAME --open, esker transaction enter NAME"),
     ("cvmfs_server abort", "esker transaction abort NAME"),
     ("cvmfs_server enter", "esker transaction NAME"),
     ("cvmfs_server checkout -b BRANCH -t TAG", "esker transaction NAME --branch BRANCH --from TAG --tag NEW"),

@@ -69,6 +69,10 @@ enum Bare {
     #[cfg(feature = "publisher")]
     #[command(name = transaction::SWEEP, hide = true)]
     Sweep(transaction::SweepArgs),
+    /// Keeps the namespaces of an open transaction; not for use by hand.
+    #[cfg(feature = "publisher")]
+    #[command(name = transaction::KEEPER, hide = true)]
+    KeepTransaction,
     /// Helps the daemon of a mount; not for use by hand.
     #[command(name = commands::mount::helper_process::HELP_MOUNT, hide = true)]
     HelpMount,
@@ -83,6 +87,8 @@ impl Bare {
             Self::OpenFiles(args) => process::opener::run(args),
             #[cfg(feature = "publisher")]
             Self::Sweep(args) => transaction::sweep(&args),
+            #[cfg(feature = "publisher")]
+            Self::KeepTransaction => transaction::keep(),
             Self::HelpMount => commands::mount::helper_process::run(),
             Self::Completions(args) => commands::completions::run(&args, &Esker::command()),
             Self::Manual(args) => commands::manual::run(&args, Esker::command()),

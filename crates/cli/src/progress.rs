@@ -103,7 +103,7 @@ fn storing(progress: &Progress) -> String {
 }
 
 /// Returns a duration like `12 s`, `3m 20s` or `2h 5m`.
-fn duration(duration: Duration) -> String {
+pub(crate) fn duration(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ 0..100 => format!("{seconds} s"),
         seconds @ 100..6000 => format!("{}m {}s", seconds / 60, seconds % 60),

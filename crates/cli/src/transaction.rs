@@ -5,6 +5,7 @@
 //!                  lock          held by the process that runs its command, publishes or drops it
 //!                  upper/ work/  folders of the overlay; upper-N and work-N after the Nth rebase
 //!                  cache/        objects of a bucket that needs credentials for reading
+//!                  log           warnings of the process that holds an open one
 //!                  lease         token of the lease, if a gateway publishes
 //! ```
 //!
@@ -12,6 +13,7 @@
 
 mod line;
 mod open;
+mod opened;
 mod rebase;
 mod record;
 mod removal;
@@ -30,7 +32,9 @@ use esker_repository::{OpenWork, RememberedStorage};
 use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
 
 use crate::error::{Context as _, Failure, Kind};
+use crate::publisher::PublishingArgs;
 
+pub(crate) use opened::{Inside, KEEPER, Opened, keep, named};
 pub(crate) use record::{OnBranch, Origin, Outcome, Record};
 pub(crate) use removal::{SWEEP, SweepArgs, sweep};
 pub(crate) use session::RunningCommand;
@@ -57,6 +61,8 @@ pub(crate) struct Transaction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
+    /// A process holds its mount, which commands enter.
+    Open,
     /// A process has it: its command runs, or it is being published or dropped.
     Running,
     /// The command of the transaction has ended.
@@ -70,6 +76,10 @@ pub(crate) enum State {
 impl Transactions {
     pub(crate) fn new(folder: PathBuf) -> Self {
         Self { folder }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Lists all transactions, the oldest first.
@@ -152,6 +162,7 @@ const UPPER: &str = "upper";
 const WORK: &str = "work";
 const CACHE: &str = "cache";
 const LOCK: &str = "lock";
+const LOG: &str = "log";
 const LEASE: &str = "lease";
 const RECORD: &str = "record.json";
 
@@ -193,7 +204,16 @@ impl Transaction {
     pub(crate) fn note(&mut self, outcome: Option<Outcome>) {
         if let Ok(record) = &mut self.record {
             record.outcome = outcome;
+            record.open = None;
             let _ = self.write();
+        }
+    }
+
+    /// Adds the tag and the message of later options, for the next note.
+    pub(crate) fn add_words(&mut self, how: &PublishingArgs) {
+        if let Ok(record) = &mut self.record {
+            let PublishingArgs { tag, message, .. } = record.with_words(how);
+            (record.tag, record.message) = (tag, message);
         }
     }
 
@@ -219,14 +239,19 @@ impl Transaction {
             Locking::Taken(lock) => Ok(lock),
             Locking::Held(holder) => {
                 let process = holder.pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
-                Err(Failure::failed(format!("transaction {} is running{process}", self.id))
-                    .hint("repeat this when its command has ended"))
+                Err(match self.opened() {
+                    Some(_) => Failure::failed(format!("transaction {} is open", self.id))
+                        .hint(format!("`esker transaction enter {}` runs a command in it", self.id)),
+                    None => Failure::failed(format!("transaction {} is running{process}", self.id))
+                        .hint("repeat this when its command has ended"),
+                })
             }
         }
     }
 
     pub(crate) fn state(&self) -> State {
         match &self.record {
+            _ if self.opened().is_some() => State::Open,
             _ if matches!(FileLock::try_take(&self.folder.join(LOCK)), Ok(Locking::Held(_))) => {
                 State::Running
             }
@@ -249,6 +274,11 @@ impl Transaction {
             0 => self.folder.join(name),
             layer => self.folder.join(format!("{name}-{layer}")),
         }
+    }
+
+    /// Returns the log of the process that holds the transaction open.
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.folder.join(LOG)
     }
 
     /// Returns the folder for a cache that no other process uses.

@@ -112,6 +112,7 @@ pub(crate) fn run(
         writable: None,
         environment: Vec::new(),
         output_to_stderr: false,
+        started: None,
     };
     let at_colon = |failure| urls.iter().fold(failure, |failure, url| hint_at_colon(url, failure));
     let (ending, ()) = mounted_run.run(to_mount, forwarding, |_| (), |_| ()).map_err(at_colon)?;

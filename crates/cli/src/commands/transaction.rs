@@ -2,12 +2,14 @@ mod choices;
 mod contents;
 mod finish;
 mod list;
+mod open;
 mod show;
 mod start;
 
 pub(crate) use start::IngestThen;
 
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -40,6 +42,10 @@ pub(crate) struct Args {
     /// ~/.local/state/esker/transactions]
     #[arg(long, value_name = "DIR", global = true)]
     transactions: Option<PathBuf>,
+
+    /// Hold the transaction that the first argument names; not for use by hand
+    #[arg(long, value_name = "FD", hide = true)]
+    hold: Option<RawFd>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -77,6 +83,11 @@ struct StartArgs {
     #[arg(long, conflicts_with = "dry_run")]
     keep: bool,
 
+    /// Run no command, print the transaction's id, and keep the tree until it is published or dropped: commands in other
+    /// terminals see it by `esker transaction enter`
+    #[arg(long, conflicts_with_all = ["keep", "dry_run", "command"])]
+    open: bool,
+
     /// Command and its arguments [default: $SHELL]
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -86,6 +97,7 @@ struct StartArgs {
 enum Command {
     List(list::Args),
     Show(show::Args),
+    Enter(open::EnterArgs),
     Resume(start::ResumeArgs),
     Publish(finish::PublishArgs),
     Abort(finish::AbortArgs),
@@ -97,7 +109,11 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         return Err(Failure::usage(format!("{name} stands before a subcommand"))
             .hint("name it behind the subcommand, as in: esker transaction show sw.example.org"));
     }
+    if let (Some(fd), Some(id)) = (args.hold, &args.start.name) {
+        return open::hold((fd, id), &args.start.how, &transactions, settings, files);
+    }
     let done = match args.command {
+        Some(Command::Enter(args)) => return open::enter(args, &transactions, files),
         None => return start::run(args.start, &transactions, settings, files),
         Some(Command::Resume(args)) => return start::resume(args, &transactions, settings, files),
         Some(Command::List(args)) => list::run(&args, &transactions),

@@ -45,7 +45,12 @@ pub(crate) struct MountedRun<'a> {
     pub(crate) environment: Vec<(&'static str, String)>,
     /// True if standard output of the command is standard error of this process.
     pub(crate) output_to_stderr: bool,
+    /// Called once the command runs, if it only keeps the mount for others.
+    pub(crate) started: Option<Started<'a>>,
 }
+
+/// Function that gets the number of the process whose namespaces have the mounts. After its failure the command is killed.
+pub(crate) type Started<'a> = Box<dyn FnOnce(u32) -> Result<(), Failure> + 'a>;
 
 /// Starts forwarding signals to the command. Must be called first: a signal must be delivered to the forwarding
 /// thread.
@@ -115,7 +120,10 @@ impl MountedRun<'_> {
             warn(unregistered.as_deref());
             mounts.push(mounted);
         }
-        let ending = parent.go().and_then(|()| parent.wait());
+        let ending = parent.go().map_err(failed).and_then(|()| {
+            let is_known = self.started.map_or(Ok(()), |started| started(parent.id()));
+            is_known.and_then(|()| parent.wait().map_err(failed))
+        });
         let seen = after(first);
         for (mounted, view) in mounts.iter().zip(&views) {
             let unknown = || MountStatus { repository: view.name().to_string(), ..MountStatus::default() };
@@ -125,7 +133,7 @@ impl MountedRun<'_> {
         }
         // Processes that the command left running lose their mounts when this process ends.
         mounts.iter().for_each(|mounted| _ = mounted.abandon());
-        Ok((ending.map_err(failed)?, seen))
+        Ok((ending?, seen))
     }
 
     /// Opens a repository, and returns it with its mount point.
@@ -146,7 +154,11 @@ impl MountedRun<'_> {
             runtime: self.settings.runtime.clone(),
             options: MountOptions::default(),
             session,
-            command: self.command.first().map(|program| program.to_string_lossy().into_owned()),
+            command: match self.started {
+                // The command only keeps the mount for others.
+                Some(_) => Some("esker transaction".to_owned()),
+                None => self.command.first().map(|program| program.to_string_lossy().into_owned()),
+            },
             push,
             telemetry: None,
             talk: None,
@@ -172,7 +184,8 @@ pub(crate) fn end_as(ending: Ending) -> ExitCode {
     }
 }
 
-fn of_run(error: &RunError) -> Failure {
+/// Returns the failure of a command that was not executed.
+pub(crate) fn of_run(error: &RunError) -> Failure {
     match error {
         RunError::Child { code, text } => {
             let (message, remedy) = text.split_once('\n').unwrap_or((text, ""));

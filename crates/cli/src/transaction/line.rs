@@ -1,8 +1,12 @@
 //! Describes transactions in lists.
 
+use std::time::Duration;
+
 use esker_format::time::UnixTime;
 
-use super::{State, Transaction, Transactions};
+use super::{State, Transaction, Transactions, named};
+use crate::progress::duration;
+use crate::publisher::now;
 
 impl Transactions {
     /// Returns the open transactions of a repository; none if their folder can't be read.
@@ -21,21 +25,33 @@ impl Transaction {
             Ok(record) => record,
             Err(reason) => return format!("{id}  damaged: {reason}"),
         };
-        let state = match (self.state(), record.outcome) {
-            (State::Running, _) => "running".to_owned(),
-            (_, Some(outcome)) => format!("kept, {}", outcome.shown()),
-            (_, None) => "interrupted".to_owned(),
+        let opened = self.opened();
+        let state = match (opened, self.state(), record.outcome) {
+            (Some(opened), ..) => {
+                let seconds = now().0.saturating_sub(record.started).try_into().unwrap_or(0);
+                let inside = match &opened.inside()[..] {
+                    [] => "no command".to_owned(),
+                    inside => named(inside),
+                };
+                format!("open for {}, {inside} inside", duration(Duration::from_secs(seconds)))
+            }
+            (None, State::Running, _) => "running".to_owned(),
+            (None, _, Some(outcome)) => format!("kept, {}", outcome.shown()),
+            (None, _, None) => "interrupted".to_owned(),
         };
-        let command = if record.command.is_empty() { "a shell".to_owned() } else { record.command.join(" ") };
+        let command = match &record.command[..] {
+            _ if opened.is_some() => String::new(),
+            [] => "  a shell".to_owned(),
+            words => format!("  {}", words.join(" ").escape_debug()),
+        };
         let branch = record.branch.as_ref();
         let branch = branch.map_or_else(String::new, |branch| format!(" of branch {}", branch.name));
         format!(
-            "{id}  {}{}{branch}  {state}  from revision {}, {}  {}",
+            "{id}  {}{}{branch}  {state}  from revision {}, {}{command}",
             record.repository,
             if record.path == "/" { "" } else { &record.path },
             record.revision,
-            UnixTime(record.started),
-            command.escape_debug()
+            UnixTime(record.started)
         )
     }
 }

@@ -1,12 +1,13 @@
 //! Record of a transaction.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use esker_repository::BranchRequest;
 use esker_run::Ending;
 use serde::{Deserialize, Serialize};
 
+use super::Opened;
 use crate::publisher::{HookFacts, PublishingArgs};
 
 /// End of the command of a transaction.
@@ -106,6 +107,9 @@ pub(crate) struct Record {
     pub(crate) started: i64,
     /// Result of the last command; `None` while it runs.
     pub(crate) outcome: Option<Outcome>,
+    /// Processes of an open transaction; of no meaning if the first of them has not the lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) open: Option<Opened>,
 }
 
 impl Record {
@@ -117,6 +121,11 @@ impl Record {
             message: message.or_else(|| self.message.clone()),
             ..how.clone()
         }
+    }
+
+    /// Returns the path of the directory that may change, in the mount.
+    pub(crate) fn directory(&self) -> PathBuf {
+        Path::new("/cvmfs").join(&self.repository).join(self.path.trim_start_matches('/'))
     }
 
     /// Returns the variables of hooks.

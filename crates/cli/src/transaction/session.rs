@@ -1,6 +1,7 @@
 //! Runs the command of a transaction in the writable tree.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 
 use esker_format::copied_xattr::OverlayOwner;
@@ -12,7 +13,7 @@ use esker_view::{Pin, ViewOptions};
 use super::Transaction;
 use crate::error::{Context as _, Failure, Kind, chain};
 use crate::mounting::open::{session_options, view_options};
-use crate::mounting::run_mounted::{MountedRun, ToMount};
+use crate::mounting::run_mounted::{MountedRun, Started, ToMount};
 use crate::process::limits::OpenFiles;
 use crate::publisher::{of_operation, readable};
 use crate::settings::Settings;
@@ -20,7 +21,7 @@ use crate::settings::args::RepositoryArgs;
 use crate::settings::repository::ResolvedRepository;
 
 /// Environment variable with the id of a command's transaction.
-const VARIABLE: &str = "ESKER_TRANSACTION";
+pub(super) const VARIABLE: &str = "ESKER_TRANSACTION";
 
 /// A command in the tree of a transaction.
 pub(crate) struct RunningCommand<'a> {
@@ -30,6 +31,8 @@ pub(crate) struct RunningCommand<'a> {
     pub(crate) files: OpenFiles,
     /// True if the output of this process is JSON, which that of the command must not mix with.
     pub(crate) json: bool,
+    /// Called once the tree is there, if the command only keeps it for others.
+    pub(crate) opened: Option<&'a mut dyn FnMut() -> io::Result<()>>,
 }
 
 impl RunningCommand<'_> {
@@ -53,9 +56,17 @@ impl RunningCommand<'_> {
         }
         let checked = ResolvedRepository::new(&readable.url, &repository, self.settings)?;
         let push = checked.push(None);
-        let directory =
-            PathBuf::from("/cvmfs").join(&record.repository).join(record.path.trim_start_matches('/'));
+        let directory = record.directory();
         let (upper_folder, work) = (self.transaction.upper_folder(), self.transaction.work_folder());
+        self.transaction.note(None);
+        let environment = vec![(VARIABLE, self.transaction.id.clone())];
+        let transaction = &mut *self.transaction;
+        let started = self.opened.map(|ready| -> Started<'_> {
+            Box::new(|mount| {
+                transaction.note_open(mount)?;
+                ready().context(Kind::Failed, "the process that opens the transaction is gone")
+            })
+        });
         let mounted_run = MountedRun {
             settings: self.settings,
             files: self.files,
@@ -72,10 +83,10 @@ impl RunningCommand<'_> {
             overlay: false,
             replay: false,
             writable: Some(Writable { upper: upper_folder, work, directory }),
-            environment: vec![(VARIABLE, self.transaction.id.clone())],
+            environment,
             output_to_stderr: self.json,
+            started,
         };
-        self.transaction.note(None);
         let (ending, ()) = mounted_run.run(vec![ToMount { checked, push }], forwarding, |_| (), |_| ())?;
         self.transaction.note(Some(ending.into()));
         Ok(ending)

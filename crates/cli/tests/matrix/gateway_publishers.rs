@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use esker_testkit::mirror::Mirror;
-use esker_testkit::waiting::Pace;
+use esker_testkit::waiting::{Pace, until};
 use serde_json::Value;
 
 use crate::publishing::{NAME, Workshop};
@@ -51,6 +51,11 @@ impl Site {
                 write_private(&format!("{}/{key}.json", folders[0]), &text.replace("secret of ", "s-"));
                 write_private(&format!("{}/{key}", folders[1]), &format!("plain_text {key} s-{key}\n"));
             }
+            // Its leases last for two seconds, unless they are renewed.
+            let brief =
+                format!(r#"{{"secret":"s-brief","grants":["{NAME}/"],"limits":{{"lease_seconds":2}}}}"#);
+            write_private(&format!("{}/brief.json", folders[0]), &brief);
+            write_private(&format!("{}/brief", folders[1]), "plain_text brief s-brief\n");
             write_private(&format!("{}/wrong", folders[1]), "plain_text one s-two\n");
             // The usual names in a folder of keys.
             write_private(&format!("{}/{NAME}.gw", folders[1]), "plain_text one s-one\n");
@@ -303,6 +308,21 @@ fn a_transaction_leases_its_directory_and_is_published_by_the_gateway() {
         printed(&mut site.kept(&["abort", NAME]));
         site.is_sound();
     }
+}
+
+/// The process that holds an open transaction renews its lease, with which it is published.
+#[test]
+fn the_lease_of_an_open_transaction_is_renewed_until_it_is_published() {
+    let site = Site::new(TestUser::ordinary());
+    let (folder, key) = (site.workshop.home("transactions"), site.workshop.home("builder/brief"));
+    let begin = ["transaction", "--transactions", &folder, NAME, "--open", "--quiet", "--key", &key];
+    let id = printed(&mut site.through(&site.gateway.url, &begin));
+    let expires = || site.leases()[format!("{NAME}/")]["expires"].as_str().map(str::to_owned);
+    let first = expires().expect("a lease");
+    assert!(until(PATIENCE, || expires().expect("it is renewed in time") != first));
+    printed(&mut site.kept(&["enter", id.trim_end(), "--", "sh", "-ec", "echo new >new"]));
+    printed(&mut site.kept(&["publish", id.trim_end(), "--quiet"]));
+    assert_eq!((site.reads("cat new"), site.leases()), ("new\n".to_owned(), serde_json::json!({})));
 }
 
 #[test]

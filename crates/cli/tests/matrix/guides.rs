@@ -301,6 +301,9 @@ fn preparation(command: &str) -> Option<&'static str> {
         "transaction show" | "transaction publish" | "transaction abort" => {
             "esker transaction sw.example.org --keep -- mktemp -p ."
         }
+        "transaction enter" => {
+            "esker transaction abort sw.example.org; esker transaction sw.example.org --open"
+        }
         "transaction resume" => {
             "esker transaction abort sw.example.org; \
              esker transaction sw.example.org --keep -- sh -c 'printf \"check:\\n\\ttest -e bin\\n\" >Makefile'"
@@ -354,6 +357,7 @@ fn the_examples_of_help_work() {
         "transaction",
         "transaction list",
         "transaction show",
+        "transaction enter",
         "transaction resume",
         "transaction publish",
         "transaction abort",

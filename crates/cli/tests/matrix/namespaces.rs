@@ -240,7 +240,11 @@ fn errors_are_reported_before_the_command_starts() {
 
 /// Calls `esker run … -- true` from a shell of `unshare` that made something impossible.
 fn run_where(world: &TestEnv, obstacle: &str) -> Output {
-    let run = world.run(&[]);
+    call_where(world, world.run(&[]).arg("true"), obstacle)
+}
+
+/// Calls `esker` from a shell of `unshare` that made something impossible.
+pub(crate) fn call_where(world: &TestEnv, call: &Command, obstacle: &str) -> Output {
     let mut command = world.person.command("unshare");
     command
         .args([
@@ -254,9 +258,8 @@ fn run_where(world: &TestEnv, obstacle: &str) -> Output {
         ])
         // Root of a user namespace that may not mount is like an ordinary user.
         .args(["setpriv", "--bounding-set=-sys_admin"])
-        .arg(run.get_program())
-        .args(run.get_args())
-        .arg("true")
+        .arg(call.get_program())
+        .args(call.get_args())
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", world.path("home"))

@@ -5,6 +5,7 @@ mod conflicts;
 mod directory;
 mod endings;
 mod hooks;
+mod opened;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};

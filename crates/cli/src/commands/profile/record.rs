@@ -81,6 +81,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         writable: None,
         environment: Vec::new(),
         output_to_stderr: false,
+        started: None,
     };
     let recorder = Arc::new(Recorder::new());
     let (recorded_at, theirs) = (now(), recorder.clone());

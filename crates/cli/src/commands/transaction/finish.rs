@@ -17,9 +17,9 @@ use crate::transaction::{OnBranch, Record, Transaction, Transactions};
 use super::choices::ChoiceArgs;
 use super::show;
 
-/// Publishes a kept transaction.
+/// Publishes a kept transaction, or ends and publishes an open one.
 ///
-/// Paths that a later revision changed too are a conflict, and the transaction is kept. --ours and --theirs choose a side.
+/// An open one is refused while commands are inside. Paths that a later revision changed too are a conflict, and the transaction is kept. --ours and --theirs choose a side.
 /// --rebase publishes nothing: it moves the transaction to the newest revision, to look at it there and go on.
 ///
 /// Example: esker transaction publish sw.example.org --tag v14
@@ -31,6 +31,10 @@ pub(super) struct PublishArgs {
 
     #[command(flatten)]
     choices: ChoiceArgs,
+
+    /// End the commands inside of an open transaction
+    #[arg(long)]
+    force: bool,
 
     #[command(flatten)]
     how: PublishingArgs,
@@ -44,6 +48,10 @@ pub(super) struct AbortArgs {
     /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
+
+    /// End the commands inside of an open transaction
+    #[arg(long)]
+    force: bool,
 }
 
 pub(super) fn publish(
@@ -53,9 +61,13 @@ pub(super) fn publish(
 ) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     crate::process::privileges::mend_umask();
-    let mut transaction = transactions.find(&args.transaction)?;
-    let lock = transaction.take()?;
-    let PublishArgs { choices, how, .. } = args;
+    let PublishArgs { choices, how, force, .. } = args;
+    let transaction = transactions.find(&args.transaction)?;
+    if how.dry_run && transaction.opened().is_some() {
+        return Err(Failure::usage(format!("--dry-run: transaction {} is open", transaction.id))
+            .hint("`esker transaction show` lists its changes"));
+    }
+    let (mut transaction, lock) = transaction.end(*force)?;
     if choices.rebase {
         choices.rebase(&mut transaction, how, &interrupt, settings)?;
         show::print_whole(&transaction, how.json, &interrupt.flag())?;
@@ -158,8 +170,7 @@ pub(super) fn is_kept(id: &str) -> String {
 }
 
 pub(super) fn abort(args: &AbortArgs, transactions: &Transactions) -> Result<(), Failure> {
-    let transaction = transactions.find(&args.transaction)?;
-    let lock = transaction.take()?;
+    let (transaction, lock) = transactions.find(&args.transaction)?.end(args.force)?;
     let text = format!("transaction {} was dropped", transaction.id);
     let (id, of) = (transaction.id.clone(), transaction.record.as_ref().ok().cloned());
     let facts = of.as_ref().map(|record| record.hook_facts(&id)).unwrap_or_default();

@@ -2,9 +2,9 @@ use serde::Serialize;
 
 use crate::error::Failure;
 use crate::output::show_all;
-use crate::transaction::{Record, State, Transactions};
+use crate::transaction::{Inside, Opened, Record, State, Transactions};
 
-/// Lists open transactions: running, kept, or interrupted.
+/// Lists transactions: open ones with the commands inside, running, kept and interrupted ones.
 ///
 /// Example: esker transaction list
 #[derive(clap::Args, Debug)]
@@ -24,6 +24,9 @@ struct Shown<'t> {
     state: State,
     #[serde(flatten)]
     record: Option<&'t Record>,
+    /// Processes of commands in an open transaction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inside: Option<Vec<Inside>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     damaged: Option<(&'t str, &'t str)>,
 }
@@ -36,6 +39,7 @@ pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failur
     let value = all.iter().map(|one| Shown {
         state: one.state(),
         record: one.record.as_ref().ok(),
+        inside: one.opened().map(Opened::inside),
         damaged: one.record.as_ref().err().map(|reason| (one.id.as_str(), reason.as_str())),
     });
     show_all(args.json, value, |out| {

@@ -23,6 +23,7 @@ use crate::transaction::{OnBranch, Origin, Outcome, Record, RunningCommand, Tran
 
 use super::choices::ChoiceArgs;
 use super::finish::{commit, is_kept, lease, place_of, try_commit};
+use super::open::open;
 use super::{StartArgs, show};
 
 /// Runs another command or a shell in a kept transaction.
@@ -43,6 +44,11 @@ pub(super) struct ResumeArgs {
     /// Keep the changes instead of publishing them
     #[arg(long, conflicts_with = "dry_run")]
     keep: bool,
+
+    /// Run no command, and keep the tree until it is published or dropped: commands in other terminals see it by `esker
+    /// transaction enter`
+    #[arg(long, conflicts_with_all = ["keep", "dry_run", "command"])]
+    open: bool,
 
     /// Command and its arguments [default: $SHELL]
     #[arg(last = true, value_name = "COMMAND")]
@@ -83,7 +89,7 @@ pub(super) fn run(
     let path = args.path.as_deref().map_or_else(|| Ok("/".to_owned()), inner_path)?;
     let branch = args.branch.request();
     let (command, how, keep) = (args.command, &args.how, args.keep);
-    if let (Some(branch), None, false) = (&branch, &how.tag, keep) {
+    if let (Some(branch), None, false) = (&branch, &how.tag, keep || args.open) {
         // Known before a build of hours, and not after it.
         let what = format!("a revision of the branch {} needs a tag", branch.name);
         return Err(
@@ -113,7 +119,16 @@ pub(super) fn run(
     check_directory(&repository, &base, &path, args.create)?;
     drop(repository);
     let begin = Begin { place: &place, how, base, origin, stored, path, branch, transactions, settings };
-    let (transaction, lock) = begin.transaction(&command, session.as_deref())?;
+    let (mut transaction, lock) = begin.transaction(&command, session.as_deref())?;
+    if args.open {
+        if let Err(failure) = open(&mut transaction, lock, transactions) {
+            give_up(session.as_deref());
+            let lock = transaction.take()?;
+            transaction.remove(lock)?;
+            return Err(failure);
+        }
+        return super::open::print(&transaction, how).map(|()| ExitCode::SUCCESS);
+    }
     let choices = ChoiceArgs::default();
     Run { transaction, lock, session, command, how, choices, keep, settings, files }
         .run(forwarding, &interrupt, true)
@@ -225,6 +240,7 @@ impl Begin<'_> {
             layer: 0,
             started: now().0,
             outcome: None,
+            open: None,
         };
         let (transaction, lock) = transactions.create(record, now())?;
         let kept = transaction.keep_base(&stored).and_then(|()| {
@@ -291,6 +307,12 @@ pub(super) fn resume(
     let lock = transaction.take()?;
     let (command, how, choices, keep) = (args.command, &args.how, args.choices, args.keep);
     choices.rebase(&mut transaction, how, &interrupt, settings)?;
+    if args.open {
+        transaction.add_words(how);
+        open(&mut transaction, lock, transactions)
+            .map_err(|failure| failure.hint_first(is_kept(&transaction.id)))?;
+        return super::open::print(&transaction, how).map(|()| ExitCode::SUCCESS);
+    }
     let place = place_of(transaction.record()?, settings)?;
     let session = lease(&transaction, &place, how)?;
     Run { transaction, lock, session, command, how, choices, keep, settings, files }
@@ -313,15 +335,13 @@ impl Run<'_> {
     /// is removed.
     fn run(self, forwarding: Forwarding, interrupt: &Interrupt, is_new: bool) -> Result<ExitCode, Failure> {
         let Run { mut transaction, lock, session, command, how, choices, keep, settings, files } = self;
-        if let Ok(record) = &mut transaction.record {
-            let PublishingArgs { tag, message, .. } = record.with_words(how);
-            (record.tag, record.message) = (tag, message);
-        }
+        transaction.add_words(how);
         let is_shell = command.is_empty();
         let command = if is_shell { vec![shell()] } else { command };
         let signals = forwarding.clone();
         let json = how.json;
-        let running = RunningCommand { transaction: &mut transaction, command, settings, files, json };
+        let running =
+            RunningCommand { transaction: &mut transaction, command, settings, files, json, opened: None };
         let ending = match running.run(forwarding) {
             Ok(ending) => ending,
             Err(failure) if is_new => {
@@ -400,7 +420,7 @@ fn warn_or_note(text: &str) {
     tell(&format!("esker: {text}\n"));
 }
 
-fn shell() -> OsString {
+pub(super) fn shell() -> OsString {
     std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())
 }
 
