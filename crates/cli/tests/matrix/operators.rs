@@ -1,10 +1,10 @@
-//! The weeks of a release manager and of the administrator of a Stratum 1, in short forms, with what stopped or misled them.
+//! The week of the administrator of a Stratum 1 in a short form, with what stopped or misled. That of a release manager is in
+//! `release_week/dead_ends.rs`.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use esker_testkit::mirror::Mirror;
 use esker_testkit::waiting::until;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -31,12 +31,6 @@ fn publish(workshop: &Workshop, name: &str, content: &str, options: &[&str]) {
     workshop.json(&[&["publish", name, &tree], options].concat());
 }
 
-/// Runs `esker` with the folders that it uses without options.
-fn call(workshop: &Workshop, arguments: &[&str]) -> Output {
-    let mut command = workshop.world.esker(arguments);
-    command.env("ESKER_STORAGE", workshop.home("storage")).output().expect("running esker")
-}
-
 #[track_caller]
 fn done(output: &Output) -> String {
     assert!(output.status.success(), "{}", words(output));
@@ -47,100 +41,6 @@ fn done(output: &Output) -> String {
 fn refused(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{}", words(output));
     words(output)
-}
-
-#[test]
-fn the_publisher_mounts_and_runs_a_repository_by_its_name() {
-    let workshop = workshop();
-    let world = &workshop.world;
-    let own = |arguments: &[&str]| call(&workshop, arguments);
-    let tree = workshop.tree();
-    done(&own(&["repo", "create", NAME]));
-    done(&own(&["publish", NAME, &tree, "--tag", "v1"]));
-    workshop.world.person.does(|| fs::write(Path::new(&tree).join("file"), "two\n").expect("a file"));
-    done(&own(&["publish", NAME, &tree]));
-    let file = format!("/cvmfs/{NAME}/file");
-    assert_eq!(own(&["run", NAME, "--", "cat", &file]).stdout, b"two\n");
-    assert_eq!(own(&["run", &format!("{NAME}@v1"), "--", "cat", &file]).stdout, b"one\n");
-    let mountpoint = world.mountpoint().display().to_string();
-    let said = done(&own(&["mount", NAME, &mountpoint]));
-    assert!(said.contains(&format!("{NAME} has no server in the configuration")), "{said}");
-    let mounted = world.mounted();
-    let text = mounted.does(|| fs::read_to_string(mounted.path("file")));
-    assert_eq!(text.expect("a file"), "two\n");
-    drop(mounted);
-    let said = refused(&own(&["mount", "absent.test", &mountpoint]), 2);
-    assert!(said.contains("the configuration lacks settings for absent.test"), "{said}");
-}
-
-#[test]
-fn several_repositories_are_checked_signed_and_tagged_by_one_command() {
-    let workshop = workshop();
-    let esker = |arguments: &[&str]| workshop.esker(arguments);
-    for name in [NAME, SECOND] {
-        done(&esker(&["repo", "create", name]));
-        publish(&workshop, name, "one\n", &[]);
-    }
-    let both = format!("{NAME},{SECOND}");
-    done(&esker(&["tag", "add", &both, "v1"]));
-    done(&esker(&["tag", "add", "--all", "v2"]));
-    done(&esker(&["tag", "move", &both, "v1", "--revision", "0"]));
-    let listed = done(&esker(&["tag", "list", NAME, SECOND]));
-    assert_eq!((listed.matches("v1 ").count(), listed.matches("v2 ").count()), (2, 2), "{listed}");
-    assert_eq!(done(&esker(&["tag", "list", "--all"])), listed);
-    done(&esker(&["tag", "remove", "--all", "v1", "v2"]));
-    let said = refused(&esker(&["tag", "remove", "--all", "v2"]), 2);
-    assert!(said.contains("2 of 2 repositories have tags that were not changed"), "{said}");
-    assert!(refused(&esker(&["tag", "add", NAME]), 2).contains("the name of a tag is missing"));
-
-    let signed = done(&esker(&["repo", "resign", "--all"]));
-    assert_eq!(signed.matches("accepted until").count(), 2, "{signed}");
-    done(&esker(&["repo", "resign", NAME, SECOND]));
-    assert_eq!(done(&esker(&["check", "--all"])).matches("; checked ").count(), 2);
-    // One with faults holds up no other.
-    fs::write(workshop.home(&format!("storage/{NAME}/.cvmfsreflog")), "damaged").expect("a file");
-    let said = refused(&esker(&["check", NAME, SECOND]), 4);
-    assert!(said.contains(&format!("{SECOND}: revision")), "{said}");
-    assert!(said.contains("1 of 2 repositories have faults or were not checked"), "{said}");
-}
-
-#[test]
-fn a_damaged_reflog_and_a_mirror_without_the_repository_are_told_with_the_way_out() {
-    let workshop = workshop();
-    workshop.create();
-    publish(&workshop, NAME, "one\n", &[]);
-    let reflog = workshop.home(&format!("storage/{NAME}/.cvmfsreflog"));
-    fs::write(&reflog, "damaged").expect("a file");
-    let tree = workshop.tree();
-    workshop.world.person.does(|| fs::write(Path::new(&tree).join("file"), "two\n").expect("a file"));
-    let said = refused(&workshop.esker(&["publish", NAME, &tree]), 4);
-    assert!(said.contains("`esker check NAME --repair-reflog`"), "{said}");
-    done(&workshop.esker(&["check", NAME, "--repair-reflog"]));
-    done(&workshop.esker(&["publish", NAME, &tree]));
-
-    let object = first_object(&workshop);
-    fs::write(&object, "damaged").expect("an object");
-    let absent = workshop.home("absent");
-    let mirror = Mirror::serve(workshop.home("storage"));
-    done(&workshop.esker(&["repo", "create", SECOND]));
-    let other = workshop.home(&format!("storage/{SECOND}"));
-    for (from, why) in [
-        (absent.as_str(), "there is no repository"),
-        (&other, &format!("it has the repository {SECOND}")),
-        (&mirror.url("absent.test"), "there is no repository"),
-    ] {
-        let said = refused(&workshop.esker(&["check", NAME, "--repair", from]), 2);
-        assert!(said.contains(&format!("can't repair from {from}")) && said.contains(why), "{said}");
-    }
-}
-
-/// Returns a stored object.
-fn first_object(workshop: &Workshop) -> std::path::PathBuf {
-    let data = workshop.home(&format!("storage/{NAME}/data"));
-    let folders = fs::read_dir(data).expect("a folder").map(|folder| folder.expect("an entry").path());
-    let objects = folders.filter(|folder| folder.file_name().is_some_and(|name| name.len() == 2));
-    let mut objects = objects.flat_map(|folder| fs::read_dir(folder).expect("a folder"));
-    objects.next().expect("an object").expect("an entry").path()
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The week of a release manager, with the binary alone: from the first revision to a check of every byte.
 
 mod builds;
+mod dead_ends;
 
 use std::fs;
 use std::path::Path;
