@@ -7,6 +7,9 @@ use esker_format::write::catalog::Entry;
 use crate::error::RepositoryError;
 use crate::object_source::{ObjectSource, WantedObject};
 
+/// Number of bytes that an encoder adds to small content.
+const ENCODING_MAX: u64 = 1 << 10;
+
 /// Returns the content of a regular file; none if it has more than `limit` bytes or is external data.
 pub fn file_content(
     objects: &dyn ObjectSource,
@@ -20,6 +23,8 @@ pub fn file_content(
     let missing =
         |object: &str| RepositoryError::Missing { what: what.to_owned(), object: object.to_owned() };
     let compression = entry.flags.compression().ok_or_else(|| missing("of unknown compression"))?;
+    // Encoders add a little to what they can't compress.
+    let limit = limit.saturating_add(limit / 8).saturating_add(ENCODING_MAX);
     let object = |name, size| {
         objects.object(&WantedObject { name, compression: Some(compression), size: Some(size), limit, what })
     };
