@@ -31,7 +31,7 @@ pub use caches::{ConfiguredMemory, ConfiguredTier};
 pub use client::{ConfiguredCache, Keys, ParameterError};
 pub use files::{Files, Probe, Root, read_file};
 pub use finding::{Finding, Severity};
-pub use load::Request;
+pub use load::{EMULATED_VERSION, Request};
 pub use problem::{Problem, ProblemKind, SourceLine};
 pub use process_parameters::Tuning;
 pub use reports::{SyslogOptions, SyslogTarget, TalkOptions, Telemetry};

@@ -30,7 +30,7 @@ use super::{Origin, Parameters, Setting, table, toml_file};
 const CONFIG_REPOSITORY: &str = "CVMFS_CONFIG_REPOSITORY";
 
 /// Release of CernVM-FS whose parameters are known, for files that distinguish releases.
-pub(crate) const EMULATED_VERSION: &str = "2.14.0";
+pub const EMULATED_VERSION: &str = "2.14.0";
 /// Same as a number, with two digits for each part but the first.
 const EMULATED_VERSION_NUMERIC: &str = "21400";
 

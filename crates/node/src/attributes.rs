@@ -2,10 +2,12 @@
 //! from memory, because scripts may ask while a disk or server hangs.
 
 use std::sync::Weak;
+use std::time::Duration;
 
 use esker_format::object::ObjectName;
 use esker_store::{EndpointStatus, Proxies, Servers, StoreStatus};
-use esker_view::About;
+use esker_view::{About, View};
+use rustix::process::{Resource, getrlimit};
 
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
@@ -30,6 +32,12 @@ impl About for OfMount {
             "user.ndiropen" => opened("OPENDIR").to_string(),
             "user.useddirp" => opened("OPENDIR").saturating_sub(opened("RELEASEDIR")).to_string(),
             "user.usedfd" => view.open_files().to_string(),
+            "user.maxfd" => getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).to_string(),
+            "user.pid" => std::process::id().to_string(),
+            "user.uptime" => (served.mounted.elapsed().unwrap_or_default().as_secs() / 60).to_string(),
+            // Numbers of inodes have 64 bits and are not given out in their order.
+            "user.inode_max" => u64::MAX.to_string(),
+            "user.expires" => expires(view, repository),
             _ => return of_repository(repository, name),
         })
     }
@@ -49,6 +57,17 @@ impl About for OfMount {
             Content::Image(_) => None,
         }
     }
+}
+
+/// Returns the minutes until a newer revision is looked for.
+fn expires(view: &View, repository: &Repository) -> String {
+    let status = view.status();
+    if status.pinned {
+        return "never (fixed root catalog)".to_owned();
+    }
+    let ttl = repository.heads.current().map_or(0, |head| head.ttl());
+    let passed = status.checked.elapsed().unwrap_or_default();
+    (Duration::from_secs(ttl.into()).saturating_sub(passed).as_secs() / 60).to_string()
 }
 
 fn of_repository(repository: &Repository, name: &str) -> Option<String> {

@@ -216,7 +216,7 @@ pub(crate) struct Served {
     listening: Option<esker_store::SseListener>,
     /// Registration; none once the tree is unmounted, so that another mount may take the path.
     registration: Mutex<Option<Registration>>,
-    mounted: SystemTime,
+    pub(crate) mounted: SystemTime,
     traces: Traces,
 }
 

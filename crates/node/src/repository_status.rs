@@ -25,6 +25,7 @@ pub(crate) fn of_repository(
         tag: view.tag,
         root_hash: view.root_hash.to_string(),
         published: view.published,
+        ttl: head.as_ref().map(|head| head.ttl().into()),
         whitelist_expires: head.and_then(|head| u64::try_from(head.whitelist_expires().0).ok()),
         since: seconds(view.since),
         checked: seconds(view.checked),

@@ -63,6 +63,9 @@ pub struct MountStatus {
     pub since: u64,
     /// Time of the repository's last reply.
     pub checked: u64,
+    /// Time for which the last reply counts, in seconds; absent before there was one.
+    #[serde(default)]
+    pub ttl: Option<u64>,
     /// Reason why no check for a newer revision is possible.
     pub offline: Option<Offline>,
     /// Source of push notifications; absent without one.
@@ -362,7 +365,7 @@ mod tests {
             ": repository",
             "requests: busy_us errors latencies latency_us name parked requests waits.disk_us waits.network_us \
              waits.processing_us waits.thread_us",
-            ": revision root_hash shown_with since tag url",
+            ": revision root_hash shown_with since tag ttl url",
             "view: catalogs failures held lists lookups misses reads switches xattrs",
             ": waiting whitelist_expires",
             "work: demand.half_us demand.jobs demand.p99_us idle.half_us idle.jobs idle.p99_us prefetch.half_us \

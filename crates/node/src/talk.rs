@@ -13,13 +13,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use esker_config::TalkOptions;
+use esker_config::{EMULATED_VERSION as VERSION, TalkOptions};
 use esker_store::{EndpointStatus, RouteStatus, Servers, StoreStatus};
 use esker_view::View;
 
 use crate::attributes::direct_seconds;
 use crate::helper_process::Helper;
-use crate::metrics::{ReferenceCounter, affairs};
+use crate::metrics::{ReferenceCounter, Scrape, ScrapedMount, affairs, of_exporter, text};
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
 use crate::status::MountStatus;
@@ -105,7 +105,11 @@ fn answer(
     Some(match command {
         "mountpoint" => format!("{}\n", served.mountpoint.display()),
         "pid" => format!("{}\n", std::process::id()),
-        "version" => format!("{}\n", env!("CARGO_PKG_VERSION")),
+        // Scripts choose the commands that they send by this version.
+        "version" => format!("{VERSION} (CernVM-FS Fuse Module)\n{VERSION} (Loader)\n"),
+        "version patchlevel" => "0\n".to_owned(),
+        "pid cachemgr" => format!("{}\n", std::process::id()),
+        "metrics prometheus" => exported(served)?,
         "revision" => format!("{}\n", view.status().revision),
         "remount" | "remount sync" => match view.refresh_within(POLL_INTERVAL) {
             Ok(looked) if looked.offline.is_some() => "Failed\n".to_owned(),
@@ -117,6 +121,8 @@ fn answer(
             Some(ttl) => format!("{} minutes\n", ttl.as_secs() / 60),
             None => "unset\n".to_owned(),
         },
+        "metalink info" => metalinks(Some(servers)),
+        "external metalink info" => metalinks(servers.external.as_deref()),
         "host info" => hosts(servers, &status().network.route),
         "proxy info" => proxies(servers, &status().network.route),
         "external host info" => servers
@@ -138,6 +144,31 @@ fn answer(
         "cache instance" => format!("Esker's cache at {}\n", repository.store.cache().display()),
         _ => return Changes::answer(served.changes.as_ref(), command),
     })
+}
+
+/// Returns the metrics of the mount for Prometheus.
+fn exported(served: &Served) -> Option<String> {
+    let status = served.known_status()?;
+    let mount = ScrapedMount {
+        user: rustix::process::geteuid().as_raw(),
+        mountpoint: status.mountpoint.display().to_string(),
+        repository: status.repository.clone(),
+        status: Some(status),
+    };
+    Some(text(&of_exporter(&Scrape { mounts: vec![mount], ..Scrape::default() })))
+}
+
+/// Returns the metalink servers, if the servers are those that they link to.
+fn metalinks(servers: Option<&Servers>) -> String {
+    let Some(servers) = servers.filter(|servers| servers.metalink.is_some()) else {
+        return "No metalink servers defined\n".to_owned();
+    };
+    let mut text = String::new();
+    for (at, url) in servers.urls.iter().enumerate() {
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "  [{at}] {url}");
+    }
+    text + &format!("Active metalink server 0: {}\n", servers.url())
 }
 
 /// Returns the counters that the reference client has, too, in its form.

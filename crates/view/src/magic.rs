@@ -68,7 +68,7 @@ enum AppliesTo {
 }
 
 /// All names, in order.
-const NAMES: [(&str, AppliesTo); 45] = [
+const NAMES: [(&str, AppliesTo); 51] = [
     ("bundle_trigger", AppliesTo::Files),
     ("user.authz", AppliesTo::Nothing),
     ("user.bundle_trigger", AppliesTo::Files),
@@ -78,6 +78,7 @@ const NAMES: [(&str, AppliesTo); 45] = [
     ("user.compression", AppliesTo::Files),
     ("user.direct_io", AppliesTo::Files),
     ("user.esker.error", AppliesTo::Everything),
+    ("user.expires", AppliesTo::Mounts),
     ("user.external_file", AppliesTo::Files),
     ("user.external_host", AppliesTo::Mounts),
     ("user.external_timeout", AppliesTo::Mounts),
@@ -87,14 +88,17 @@ const NAMES: [(&str, AppliesTo); 45] = [
     ("user.hitrate", AppliesTo::Mounts),
     ("user.host", AppliesTo::Mounts),
     ("user.host_list", AppliesTo::Mounts),
+    ("user.inode_max", AppliesTo::Mounts),
     ("user.lhash", AppliesTo::Nothing),
     ("user.logbuffer", AppliesTo::Everything),
+    ("user.maxfd", AppliesTo::Mounts),
     ("user.ncleanup24", AppliesTo::Mounts),
     ("user.nclg", AppliesTo::Everything),
     ("user.ndiropen", AppliesTo::Mounts),
     ("user.ndownload", AppliesTo::Mounts),
     ("user.nioerr", AppliesTo::Everything),
     ("user.nopen", AppliesTo::Mounts),
+    ("user.pid", AppliesTo::Mounts),
     ("user.proxy", AppliesTo::Mounts),
     ("user.proxy_list", AppliesTo::Mounts),
     ("user.proxy_list_external", AppliesTo::Mounts),
@@ -103,6 +107,7 @@ const NAMES: [(&str, AppliesTo); 45] = [
     ("user.repo_counters", AppliesTo::Everything),
     (METAINFO, AppliesTo::Asking),
     ("user.revision", AppliesTo::Everything),
+    ("user.revision_timestamp", AppliesTo::Everything),
     ("user.root_hash", AppliesTo::Everything),
     ("user.rx", AppliesTo::Mounts),
     ("user.speed", AppliesTo::Mounts),
@@ -110,6 +115,7 @@ const NAMES: [(&str, AppliesTo); 45] = [
     ("user.timeout", AppliesTo::Mounts),
     ("user.timeout_direct", AppliesTo::Mounts),
     ("user.timestamp_last_ioerr", AppliesTo::Everything),
+    ("user.uptime", AppliesTo::Mounts),
     ("user.useddirp", AppliesTo::Mounts),
     ("user.usedfd", AppliesTo::Mounts),
     ("user.version", AppliesTo::Everything),
@@ -165,6 +171,7 @@ mod tests {
 
     #[test]
     fn each_magic_name_is_found() {
+        assert!(NAMES.is_sorted_by_key(|(name, _)| name));
         assert!(NAMES.iter().all(|(name, _)| is_magic(name)));
         assert!(!is_magic("user.other") && !is_magic("security.capability"));
     }

@@ -123,6 +123,7 @@ impl Snapshot<'_> {
         Some(match name {
             "user.fqrn" => self.core.name.to_string(),
             "user.revision" => label.number.to_string(),
+            "user.revision_timestamp" => label.published?.to_string(),
             "user.root_hash" => self.revision.root_hash().to_string(),
             "user.tag" => label.tag.clone().unwrap_or_default(),
             "user.nclg" => self.mounts.len().to_string(),

@@ -1,8 +1,7 @@
 //! Metrics under the names of the exporter for CernVM-FS clients (prometheus-cvmfs for 2.14), which sites have in their
 //! dashboards and alerts.
 //!
-//! Left out is what this client doesn't have: cleanups in 24 hours, timeouts, the remaining lifetime of the root catalog,
-//! transfer times, open folders, and the trackers of `cvmfs_internal_*`.
+//! Left out is what this client doesn't have: timeouts, transfer times, and the trackers of `cvmfs_internal_*`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -47,6 +46,10 @@ fn add(all: &mut Families, mount: &ScrapedMount, status: &MountStatus, now: u64)
     all.add(Gauge, ("cvmfs_repo", "Version of the client, and revision"), about, 1);
     let (network, process, view) = (&status.network, &status.process, &status.view);
     let cache = &status.cache.state;
+    let opened = |name: &str| {
+        let requests = status.requests.iter().find(|requests| requests.name == name);
+        requests.map_or(0, |requests| requests.requests.saturating_sub(requests.errors))
+    };
     let last_failure = status.errors.iter().map(|failure| failure.time).max().unwrap_or(0);
     for (name, help, value) in [
         ("cvmfs_cache_cached_bytes", "Bytes of objects in the cache", cache.used),
@@ -56,7 +59,18 @@ fn add(all: &mut Families, mount: &ScrapedMount, status: &MountStatus, now: u64)
         ("cvmfs_repo_revision", "Number of the mounted revision", status.revision),
         ("cvmfs_repo_nclg", "Mounted catalogs", view.catalogs),
         ("cvmfs_repo_mount_timestamp_seconds", "Time of mounting", status.mounted),
-        ("cvmfs_net_speed", "Largest recent delivery rate in KiB/s", network.bytes_per_second / 1024),
+        (
+            "cvmfs_repo_expires_seconds",
+            "Time until a newer revision is looked for; 0 for a fixed one",
+            match status.fixed {
+                true => 0,
+                false => status.checked.saturating_add(status.ttl.unwrap_or(0)).saturating_sub(now),
+            },
+        ),
+        ("cvmfs_cache_mode", "1: the cache can be written", 1),
+        ("cvmfs_sys_useddirp", "Open folders", opened("OPENDIR").saturating_sub(opened("RELEASEDIR"))),
+        ("cvmfs_sys_ndiropen", "Folders that were opened", opened("OPENDIR")),
+        ("cvmfs_sys_inode_max", "Largest number of an inode", u64::MAX),
         ("cvmfs_sys_memory_usage_bytes", "Memory of the daemon", process.resident_bytes),
         ("cvmfs_sys_usedfd", "Files that may be open", view.held),
         ("cvmfs_sys_maxfd", "Limit of open descriptors of the daemon", process.descriptors_limit),
@@ -88,6 +102,8 @@ fn add(all: &mut Families, mount: &ScrapedMount, status: &MountStatus, now: u64)
     }
     let wanted = wanted(status).max(1);
     let hits = status.fetched.hits as f64 * 100.0 / wanted as f64;
+    // Evictions are not counted by the hour.
+    all.add(Gauge, ("cvmfs_cache_ncleanup24", "-1: cleanups are not counted"), repo.clone(), -1.0);
     all.add(Gauge, ("cvmfs_cache_hitrate", "Percentage of objects found in the cache"), repo.clone(), hits);
     // Another user may have named any folder, also one of a file system that answers nothing.
     let is_own = mount.user == rustix::process::geteuid().as_raw();

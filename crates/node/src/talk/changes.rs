@@ -20,13 +20,15 @@ const LIMIT_MIN: u64 = 1000;
 const DNS_PORT: u16 = 53;
 
 /// Commands that need values, and these as the reference names them.
-const VALUES: [(&str, &str); 9] = [
+const VALUES: [(&str, &str); 11] = [
     ("timeout set", "<proxy> <direct>"),
     ("proxy set", "<proxy list>"),
     ("proxy fallback", "<proxy list>"),
     ("external proxy set", "<proxy list>"),
     ("host set", "<host list>"),
     ("external host set", "<URL>"),
+    ("metalink set", "<metalink list>"),
+    ("external metalink set", "<metalink list>"),
     ("nameserver set", "<host>"),
     ("max ttl set", "<minutes>"),
     ("cache limit set", "<MB>"),
@@ -95,6 +97,10 @@ fn parse(command: &str) -> Option<Edit> {
         ["external", "proxy", "set", _] => Box::new(move |spec| set(&mut external(spec)?.proxies, &value)),
         ["host", "set", _] => Box::new(move |spec| hosts(&mut spec.options.servers, &value)),
         ["external", "host", "set", _] => Box::new(move |spec| hosts(external(spec)?, &value)),
+        ["metalink", "set", _] => Box::new(move |spec| metalinks(&mut spec.options.servers, &value)),
+        ["external", "metalink", "set", _] => Box::new(move |spec| metalinks(external(spec)?, &value)),
+        ["metalink", "switch"] => Box::new(|spec| switch_metalink(&mut spec.options.servers)),
+        ["external", "metalink", "switch"] => Box::new(|spec| switch_metalink(external(spec)?)),
         ["host", "switch"] => Box::new(|spec| switch(&mut spec.options.servers)),
         ["external", "host", "switch"] => Box::new(|spec| switch(external(spec)?)),
         ["host", "probe"] => Box::new(|spec| order(spec, Order::RoundTrip)),
@@ -146,8 +152,22 @@ fn hosts(servers: &mut Servers, list: &str) -> Result<(), String> {
     if !urls.iter().all(|url| url.starts_with("http://") || url.starts_with("https://")) {
         return Err("Failed: a host is a URL".to_owned());
     }
-    servers.urls = urls;
+    (servers.urls, servers.metalink) = (urls, None);
     Ok(())
+}
+
+fn metalinks(servers: &mut Servers, list: &str) -> Result<(), String> {
+    let kept = servers.metalink.or(servers.timings.proxy_reset).unwrap_or(Duration::MAX);
+    hosts(servers, list)?;
+    servers.metalink = Some(kept);
+    Ok(())
+}
+
+fn switch_metalink(servers: &mut Servers) -> Result<(), String> {
+    match servers.metalink {
+        Some(_) => switch(servers),
+        None => Err("No metalink servers defined".to_owned()),
+    }
 }
 
 fn switch(servers: &mut Servers) -> Result<(), String> {
@@ -189,6 +209,9 @@ mod tests {
         assert_eq!(servers("proxy fallback http://q:1").fallback.groups().len(), 1);
         assert_eq!(servers("host set http://a/x/;http://b/x").urls, ["http://a/x", "http://b/x"]);
         assert_eq!(servers("host switch").url(), "http://t/cvmfs/full.test");
+        let linked = servers("metalink set http://m/x;http://n/x");
+        assert_eq!((linked.url(), linked.metalink), ("http://m/x", linked.timings.proxy_reset));
+        assert_eq!(edited("metalink switch").err().as_deref(), Some("No metalink servers defined"));
         let switched = servers("proxy group switch");
         assert_eq!(switched.proxies, Proxies::parse("http://b:1", None).expect("proxies"));
         assert_eq!(switched.fallback, Proxies::parse("http://a:1", None).expect("proxies"));

@@ -79,6 +79,10 @@ fn attributes_describe_routes_and_use_of_a_repository() {
             for name in ["user.nopen", "user.ndiropen", "user.usedfd", "user.useddirp"] {
                 assert!(number(name) >= 0.0);
             }
+            for name in ["user.pid", "user.maxfd", "user.inode_max", "user.revision_timestamp"] {
+                assert!(number(name) > 0.0, "{name}");
+            }
+            assert!((0.0..61.0).contains(&number("user.expires")) && number("user.uptime") < 60.0);
             let key = fs::read_to_string(site.world.path("key.pub")).expect("the key");
             let (key, shown) = (key.replace('\n', ""), told("user.pubkeys").replace('\n', ""));
             assert!(key.contains(&shown) && shown.contains("PUBLIC KEY"), "{shown}");

@@ -173,6 +173,14 @@ fn commands_of_cvmfs_talk_are_answered() {
             size.starts_with("Current cache size is ") && size.contains(" Bytes), pinned: 0MB (0 Bytes)\n"),
             "{size}"
         );
+        assert_eq!(ask("version").lines().next(), Some("2.14.0 (CernVM-FS Fuse Module)"));
+        assert_eq!(ask("metalink info"), "No metalink servers defined\n");
+        let metrics = ask("metrics prometheus");
+        for name in
+            ["cvmfs_repo_expires_seconds", "cvmfs_cache_mode", "cvmfs_sys_useddirp", "cvmfs_cache_ncleanup24"]
+        {
+            assert!(metrics.contains(&format!("\n{name}{{repo=\"full.test\"}} ")), "{name}: {metrics}");
+        }
         assert_eq!(ask("tear down to read-only"), "unknown command\n");
         repository.publish(&repository.head_at("v3"));
         assert_eq!(ask("remount sync"), "New revision applied\n");
