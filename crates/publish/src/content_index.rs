@@ -51,6 +51,12 @@ impl ContentKey {
         Self { digest: Sha256::digest(plain).into(), form }
     }
 
+    /// Returns the key of the same content in another encoding.
+    pub(crate) fn with(self, compression: Compression) -> Self {
+        let [algorithm, _, kind, last] = self.form;
+        Self { form: [algorithm, compression.to_flag(), kind, last], ..self }
+    }
+
     fn object(&self, digest: [u8; 20]) -> Option<ObjectName> {
         let algorithm = HashAlgorithm::from_flag(self.form[0])?;
         let kind = if self.form[2] == 1 { ObjectKind::Chunk } else { ObjectKind::File };

@@ -4,11 +4,13 @@
 //!   feeders ──(pieces, a bounded number of bytes)──► workers: digest ─► known? ─► compress ─► hash ─► put
 //! ```
 //!
-//! A piece is a whole small file or one chunk of a large one. A feeder takes a share of the memory before it
+//! A piece is a whole small file or one chunk of a large one. Files whose content encoders would make no smaller are stored
+//! plain (decision 0181); this is one decision for all chunks of a file, since catalogs have one flag for them. A feeder takes a share of the memory before it
 //! reads, and the worker that is done with the piece gives it back.
 
 mod budget;
 pub(crate) mod folder;
+mod incompressible;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +18,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use esker_format::catalog::{Chunk, Flags};
 use esker_format::chunker::Chunker;
+use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
-use esker_format::object::ObjectName;
+use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 use parking_lot::Mutex;
 
-use crate::content_index::ContentIndex;
+use crate::content_index::{ContentIndex, ContentKey};
 use crate::error::PublishError;
 use crate::progress::{Counters, TICK};
 use crate::source_entry::is_control;
 use budget::{Budget, Share};
 use esker_repository::{RepositoryError, Settings, condemned::Condemned};
+use incompressible::{is_incompressible, is_incompressible_piece};
 
 /// Objects that hold the content of one file.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +58,8 @@ struct Piece {
     job: usize,
     /// True if the content is hashed only, and left to servers for external data.
     external: bool,
+    /// Compression of all chunks of the file; none to decide on it by this piece.
+    compression: Option<Compression>,
     /// Offset of a chunk in its file; none if the piece is a whole file.
     offset: Option<u64>,
     plain: Vec<u8>,
@@ -168,6 +174,27 @@ impl Pipeline<'_> {
 }
 
 impl Pipeline<'_> {
+    /// Returns the compression of a file whose first piece this is: none for content that no encoder makes smaller. What is stored
+    /// compressed already stays so, since it would be stored twice.
+    fn compression_of(
+        &self,
+        first: &[u8],
+        kind: ObjectKind,
+        size: u64,
+        sample: Option<&Sample<'_>>,
+    ) -> Compression {
+        let usual = self.settings.compression;
+        let is_incompressible = || match sample {
+            Some(sample) => is_incompressible(size, sample),
+            None => is_incompressible_piece(first),
+        };
+        let key = || ContentKey::of(first, self.algorithm, usual, kind);
+        if usual != Compression::Stored && is_incompressible() && self.index.find(&key()).is_none() {
+            return Compression::Stored;
+        }
+        usual
+    }
+
     fn is_condemned(&self, object: &ObjectName) -> Result<bool, RepositoryError> {
         self.condemned.as_ref().map_or(Ok(false), |condemned| condemned.contains(object))
     }
@@ -200,26 +227,31 @@ struct FileOfJob {
 /// Fills a buffer with the next bytes of a file; fewer only at its end.
 type Fill<'f> = dyn FnMut(&mut [u8]) -> Result<usize, PublishError> + 'f;
 
+/// Fills a buffer with the bytes of a file at an offset; false if it can't.
+type Sample<'f> = dyn Fn(u64, &mut [u8]) -> bool + 'f;
+
 impl Feed<'_> {
     /// Returns true if the pipeline accepts no more files.
     pub(crate) fn is_over(&self) -> bool {
         self.run.is_over()
     }
 
-    /// Stores a file of `size` bytes under the number of its job. False means that it ended too early.
+    /// Stores a file of `size` bytes under the number of its job. False means that it ended too early. Without `sample`, the
+    /// beginning of a large file decides whether the file is compressed.
     pub(crate) fn store(
         &self,
         job: usize,
         name: &[u8],
         size: u64,
         fill: &mut Fill<'_>,
+        sample: Option<&Sample<'_>>,
     ) -> Result<bool, PublishError> {
         let settings = self.pipeline.settings;
         let file = FileOfJob { job, external: settings.external_data && !is_control(name), size };
         let stored = if size <= u64::from(settings.chunks.min()) {
             self.store_whole(file, fill)?
         } else {
-            self.store_chunks(file, fill)?
+            self.store_chunks(file, fill, sample)?
         };
         self.pipeline.counters.files.fetch_add(1, Ordering::Relaxed);
         Ok(stored)
@@ -230,12 +262,13 @@ impl Feed<'_> {
         let size = content.len() as u64;
         self.run.set(job, |content| content.size = Some(size));
         let mut rest = content;
-        self.store(job, name, size, &mut |room| {
+        let fill = &mut |room: &mut [u8]| {
             let len = room.len().min(rest.len());
             room[..len].copy_from_slice(&rest[..len]);
             rest = &rest[len..];
             Ok(len)
-        })
+        };
+        self.store(job, name, size, fill, None)
     }
 
     fn fill(&self, room: &mut [u8], fill: &mut Fill<'_>) -> Result<bool, PublishError> {
@@ -252,16 +285,21 @@ impl Feed<'_> {
         if !self.fill(&mut plain, fill)? {
             return Ok(false);
         }
-        self.send(Piece { job, external, offset: None, plain, _share: share });
+        self.send(Piece { job, external, compression: None, offset: None, plain, _share: share });
         Ok(true)
     }
 
-    fn store_chunks(&self, file: FileOfJob, fill: &mut Fill<'_>) -> Result<bool, PublishError> {
+    fn store_chunks(
+        &self,
+        file: FileOfJob,
+        fill: &mut Fill<'_>,
+        sample: Option<&Sample<'_>>,
+    ) -> Result<bool, PublishError> {
         let FileOfJob { job, external, size } = file;
         let sizes = self.pipeline.settings.chunks;
         let largest = sizes.max() as usize;
         let mut cutting = Cutting { chunker: Chunker::new(sizes), carried: Vec::new() };
-        let (mut offset, mut left) = (0, size);
+        let (mut offset, mut left, mut compression) = (0, size, None);
         while left > 0 && !self.is_over() {
             let mut share = self.budget.take(u64::from(sizes.max()));
             let mut plain = Vec::with_capacity(largest.min(usize::try_from(left).unwrap_or(largest)));
@@ -270,7 +308,11 @@ impl Feed<'_> {
             share.shrink(len);
             let is_whole = !cut && offset == 0;
             let offset_in_file = (!is_whole).then_some(offset);
-            self.send(Piece { job, external, offset: offset_in_file, plain, _share: share });
+            if offset == 0 && !external {
+                let kind = if is_whole { ObjectKind::File } else { ObjectKind::Chunk };
+                compression = Some(self.pipeline.compression_of(&plain, kind, size, sample));
+            }
+            self.send(Piece { job, external, compression, offset: offset_in_file, plain, _share: share });
             offset += len;
             left -= len;
         }

@@ -89,7 +89,7 @@ impl Archive {
                         }
                         Ok(len)
                     };
-                    if !feed.store(job, &name, size, fill)? {
+                    if !feed.store(job, &name, size, fill, None)? {
                         return Err(failed(io::ErrorKind::UnexpectedEof.into()));
                     }
                     script.into_iter().for_each(|script| collector.note_script(script, &head));

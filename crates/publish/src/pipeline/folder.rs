@@ -110,7 +110,9 @@ impl<'p> FolderFiles<'p> {
             }
             Ok(len)
         };
-        if !feed.store(file.job, &file.name, file.facts.size, fill)? {
+        let sample =
+            |offset, room: &mut [u8]| rustix::io::pread(&opened, &mut *room, offset) == Ok(room.len());
+        if !feed.store(file.job, &file.name, file.facts.size, fill, Some(&sample))? {
             return Err(changed());
         }
         check()

@@ -13,6 +13,7 @@ use esker_store::Put;
 use crate::content_index::ContentKey;
 use crate::error::PublishError;
 
+use super::incompressible::is_incompressible_piece;
 use super::{Piece, Pipeline, Run};
 
 pub(super) fn work(
@@ -26,13 +27,11 @@ pub(super) fn work(
         if run.is_over() {
             continue;
         }
-        let name = store(pipeline, &mut encoder, &mut room, &piece)?;
+        let (name, compression) = store(pipeline, &mut encoder, &mut room, &piece)?;
         let size = piece.plain.len() as u64;
         run.set(piece.job, |content| {
-            content.flags = match piece.external {
-                true => Flags(Flags::storage(pipeline.algorithm, Compression::Stored) | Flags::EXTERNAL),
-                false => Flags(Flags::storage(pipeline.algorithm, pipeline.settings.compression)),
-            };
+            let external = if piece.external { Flags::EXTERNAL } else { 0 };
+            content.flags = Flags(Flags::storage(pipeline.algorithm, compression) | external);
             match piece.offset {
                 None => content.hash = Some(name.hash),
                 Some(offset) => content.chunks.push(Chunk { offset, size, hash: name.hash }),
@@ -42,28 +41,40 @@ pub(super) fn work(
     Ok(())
 }
 
-/// Stores one piece, unless an equal one is stored already or it is external data.
+/// Stores one piece, unless an equal one is stored already or it is external data. Returns the object and its compression.
 fn store(
     pipeline: &Pipeline<'_>,
     encoder: &mut Encoder,
     room: &mut Vec<u8>,
     piece: &Piece,
-) -> Result<ObjectName, PublishError> {
+) -> Result<(ObjectName, Compression), PublishError> {
     let kind = if piece.offset.is_some() { ObjectKind::Chunk } else { ObjectKind::File };
     if piece.external {
-        return Ok(ObjectName::new(ContentHash::of(pipeline.algorithm, &piece.plain), kind));
+        let name = ObjectName::new(ContentHash::of(pipeline.algorithm, &piece.plain), kind);
+        return Ok((name, Compression::Stored));
     }
     let counters = pipeline.counters;
-    let key = ContentKey::of(&piece.plain, pipeline.algorithm, pipeline.settings.compression, kind);
-    if let Some((known, len)) = pipeline.index.find(&key)
-        && !pipeline.is_condemned(&known)?
-        && pipeline.sink.has(&known, len)?
-    {
-        counters.present.fetch_add(1, Ordering::Relaxed);
-        counters.present_bytes.fetch_add(piece.plain.len() as u64, Ordering::Relaxed);
-        return Ok(known);
+    let mut compression = piece.compression.unwrap_or(pipeline.settings.compression);
+    let mut key = ContentKey::of(&piece.plain, pipeline.algorithm, compression, kind);
+    let may_be_plain = piece.compression.is_none() && compression != Compression::Stored;
+    let plain = may_be_plain.then_some(Compression::Stored);
+    for form in [Some(compression), plain].into_iter().flatten() {
+        if let Some((known, len)) = pipeline.index.find(&key.with(form))
+            && !pipeline.is_condemned(&known)?
+            && pipeline.sink.has(&known, len)?
+        {
+            counters.present.fetch_add(1, Ordering::Relaxed);
+            counters.present_bytes.fetch_add(piece.plain.len() as u64, Ordering::Relaxed);
+            return Ok((known, form));
+        }
     }
-    let stored = encoder.encode(&piece.plain, room)?;
+    if may_be_plain && is_incompressible_piece(&piece.plain) {
+        (compression, key) = (Compression::Stored, key.with(Compression::Stored));
+    }
+    let stored = match compression {
+        Compression::Stored => &piece.plain,
+        _ => encoder.encode(&piece.plain, room)?,
+    };
     let name = ObjectName::new(ContentHash::of(pipeline.algorithm, stored), kind);
     let put = match (pipeline.is_condemned(&name)?, pipeline.is_dry) {
         (true, true) => Put::Stored,
@@ -83,5 +94,5 @@ fn store(
         }
     }
     pipeline.index.insert(key, &name, stored.len() as u64);
-    Ok(name)
+    Ok((name, compression))
 }
