@@ -23,6 +23,7 @@ mod heads;
 mod in_use;
 mod monitor;
 mod objects;
+mod older;
 mod passing;
 mod peers;
 mod place;

@@ -26,6 +26,14 @@ const AHEAD_MAX: u64 = 1000;
 
 /// Asks each server for its manifest, and returns the one to hand on; `None` if no server answers.
 pub(crate) async fn agreed_manifest(upstream: &Arc<Upstream>, place: &Arc<Place>) -> Option<Bytes> {
+    choose(&offered_heads(upstream, place).await?).cloned()
+}
+
+/// Asks each server for its manifest, and returns those that answer with one of this repository.
+pub(crate) async fn offered_heads(
+    upstream: &Arc<Upstream>,
+    place: &Arc<Place>,
+) -> Option<Vec<(AcceptedHead, Bytes)>> {
     let check = check(place.name.clone()?);
     let ask = |source| {
         let mut fetch = Fetch::new(manifest::PATH, place.title(), SIGNED_MAX);
@@ -42,7 +50,7 @@ pub(crate) async fn agreed_manifest(upstream: &Arc<Upstream>, place: &Arc<Place>
     for answer in asking {
         answers.extend(answer.await.ok().flatten());
     }
-    choose(&answers).cloned()
+    Some(answers)
 }
 
 fn check(name: RepositoryName) -> Check {

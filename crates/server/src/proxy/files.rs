@@ -89,6 +89,11 @@ impl ConfirmedFile {
         self.confirmed.elapsed().unwrap_or_default()
     }
 
+    /// Returns true if the upstream servers failed when they were asked last.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.retry_at.is_some()
+    }
+
     /// Returns true if the upstream servers failed a short time ago.
     pub(crate) fn waits(&self) -> bool {
         self.retry_at.is_some_and(|at| Instant::now() < at)
@@ -110,6 +115,8 @@ pub(crate) struct Files {
     /// Files that are too large to be kept, while they are sent, by their paths.
     large: Mutex<HashMap<String, (ContentHash, Weak<File>)>>,
     pub(crate) flights: Arc<SharedTasks<(String, bool), ConfirmedFile>>,
+    /// Head that is handed out in place of the kept one while no server that answers has that.
+    older: Mutex<Option<ConfirmedFile>>,
     /// True while the upstream servers are unreachable; an outage is logged once.
     unreachable: AtomicBool,
 }
@@ -135,12 +142,23 @@ impl Files {
             }
         }
         let (all, large, unreachable) = (Mutex::new(all), Mutex::default(), AtomicBool::new(false));
-        Self { cache: cache.clone(), saved, all, large, flights: Arc::default(), unreachable }
+        let (flights, older) = (Arc::default(), Mutex::default());
+        Self { cache: cache.clone(), saved, all, large, flights, older, unreachable }
     }
 
     /// Returns a file.
     pub(crate) fn get(&self, path: &str) -> Option<ConfirmedFile> {
         self.all.lock().get(path).cloned()
+    }
+
+    /// Returns the manifest to hand out in place of the kept one.
+    pub(crate) fn older(&self, path: &str) -> Option<ConfirmedFile> {
+        self.older.lock().clone().filter(|_| path == manifest::PATH)
+    }
+
+    /// Sets the manifest to hand out in place of the kept one, which stays the oldest that is accepted.
+    pub(crate) fn set_older(&self, older: Option<ConfirmedFile>) {
+        *self.older.lock() = older;
     }
 
     /// Returns the last head that was handed out.

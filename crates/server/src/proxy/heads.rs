@@ -116,19 +116,25 @@ impl Heads {
                 && self.may_serve(place, path, kept)
         });
         let Some(stale) = usable else {
-            return serve(&self.refresh(place, path, fresh).await?, false, false);
+            return match (self.refresh(place, path, fresh).await, place.files.older(path)) {
+                (Ok(kept), _) => serve(&kept, false, false),
+                (Err(_), Some(older)) => self.stale(&older),
+                (Err(failure), None) => Err(failure),
+            };
         };
+        // While the servers of the newest revision are away, clients get one that the others have.
+        let older = || place.files.older(path).unwrap_or_else(|| stale.clone());
         if stale.waits() && !fresh {
-            return self.stale(&stale);
+            return self.stale(&older());
         }
         match timeout(STALE_WAIT, self.refresh(place, path, fresh)).await {
             Ok(Ok(kept)) => serve(&kept, false, false),
             Ok(Err(Failure::Missing)) if !is_signed(path) => Err(Failure::Missing),
-            Ok(Err(_)) => self.stale(&stale),
+            Ok(Err(_)) => self.stale(&older()),
             Err(_) => {
                 place.files.failed(path, PAUSE);
                 self.unreachable(place, &stale, "it does not answer");
-                self.stale(&stale)
+                self.stale(&older())
             }
         }
     }
@@ -154,8 +160,14 @@ impl Heads {
         let (heads, flown, key) = (self.clone(), place.clone(), (path.to_owned(), fresh));
         let file = path.to_owned();
         let start = |announcer: Announcer<_, ConfirmedFile>| async move {
+            // One failure may pass. Other files may come from servers that lack the newest head.
+            let had_failed = flown.files.get(&file).is_some_and(|kept| kept.has_failed());
             let outcome = heads.ask(&flown, &file, fresh).await;
             heads.note(&flown, &file, &outcome);
+            if file == manifest::PATH {
+                let is_away = had_failed && outcome.is_err();
+                flown.files.set_older(if is_away { heads.older_head(&flown).await } else { None });
+            }
             // A request that comes later may know of a newer file.
             announcer.finish(outcome);
         };
@@ -398,7 +410,8 @@ impl Heads {
         Box::pin(async move { heads.get(&place, whitelist::PATH, fresh).await })
     }
 
-    async fn verify(
+    /// Verifies a manifest, its certificate and the whitelist with the keys of the repository.
+    pub(super) async fn verify(
         self: &Arc<Self>,
         place: &Arc<Place>,
         (name, keys): (&RepositoryName, &MasterKeys),

@@ -49,6 +49,11 @@ fn labels(name: &RepositoryName) -> String {
     format!("{{repository=\"{name}\"}}")
 }
 
+fn server_labels(name: &RepositoryName, server: &str) -> String {
+    let server = server.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "");
+    format!("{{repository=\"{name}\",server=\"{server}\"}}")
+}
+
 fn borrowed(values: &[(String, u64)]) -> Vec<(&str, u64)> {
     values.iter().map(|(labels, value)| (labels.as_str(), *value)).collect()
 }
@@ -102,6 +107,14 @@ impl ProxyState {
         let up: Vec<_> =
             named().map(|(name, files)| (labels(name), u64::from(!files.is_unreachable()))).collect();
         family("upstream_up", "gauge", "1 if a server of the repository answered last", &borrowed(&up));
+        let servers = places.iter().filter_map(|place| {
+            let name = place.name.as_ref()?;
+            let servers = place.source.network().route.servers.into_iter();
+            Some(servers.map(move |server| (server_labels(name, &server.name), u64::from(!server.out))))
+        });
+        let servers: Vec<_> = servers.flatten().collect();
+        let help = "1 unless requests to this server of the repository failed last";
+        family("server_up", "gauge", help, &borrowed(&servers));
         let age = |(name, files): (&RepositoryName, &Files)| {
             Some((labels(name), files.get(manifest::PATH)?.age().as_secs()))
         };

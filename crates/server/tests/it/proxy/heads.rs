@@ -116,6 +116,48 @@ fn a_lagging_server_does_not_take_the_site_back() {
     assert_eq!(proxy.get(MANIFEST).body, new.body);
 }
 
+/// Keys decide, so that no server can take clients back while the others answer.
+#[test]
+fn clients_get_a_revision_that_the_living_servers_have_whole() {
+    let (ahead, behind) = (Origin::start(), Origin::start());
+    let (cache, added) = (tempfile::tempdir().expect("a folder"), ahead.add(b"new"));
+    let old = behind.repository.read(".cvmfspublished");
+    publish(&ahead, "new");
+    let proxy = Proxy::start(with_keys(options(cache.path(), &[&ahead, &behind])));
+    let new = proxy.get(MANIFEST);
+    assert_eq!(revision(&new.body), 1 + revision(&old));
+    ahead.mirror.leave();
+    // One failure changes nothing.
+    assert_eq!(proxy.get(MANIFEST).body, new.body);
+    let ask = || proxy.client().ask("GET", MANIFEST, "Cache-Control: no-cache\r\n");
+    for _ in 0..3 {
+        let given = ask();
+        assert_eq!((given.field("x-cache"), revision(&given.body)), (Some("STALE"), revision(&old)));
+    }
+    // What it lists is there, and what only the newest one has is not.
+    assert_eq!(proxy.get(&root_path(&behind)).status, 200);
+    assert!(proxy.get(&added).status >= 400);
+    let metrics = proxy.ask_monitor("/metrics").text().to_owned();
+    for (origin, is_up) in [(&ahead, 0), (&behind, 1)] {
+        let url = format!("{}/cvmfs/full.test", origin.url());
+        let line = format!("esker_proxy_server_up{{repository=\"full.test\",server=\"{url}\"}} {is_up}\n");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
+    // The newest stays the oldest that is accepted, also after a restart.
+    proxy.stop();
+    let proxy = Proxy::start(with_keys(options(cache.path(), &[&ahead, &behind])));
+    assert_eq!(proxy.get(MANIFEST).body, new.body);
+    ahead.mirror.come_back();
+    let back = proxy.client().ask("GET", MANIFEST, "Cache-Control: no-cache\r\n");
+    assert_eq!(back.body, new.body);
+    // Servers that all answer with an older one are not believed.
+    let rule = ahead.mirror.fault(|path| path == MANIFEST, Fault::Content(old));
+    for _ in 0..3 {
+        assert_eq!(proxy.client().ask("GET", MANIFEST, "Cache-Control: no-cache\r\n").body, new.body);
+    }
+    rule.assert_hit();
+}
+
 #[test]
 fn damaged_and_unsigned_manifests_are_refused() {
     let (origin, cache) = (Origin::start(), tempfile::tempdir().expect("a folder"));
