@@ -4,11 +4,14 @@
 //!   feeders ──(pieces, a bounded number of bytes)──► workers: digest ─► known? ─► compress ─► hash ─► put
 //! ```
 //!
+//! Storage that answers late has more workers, which wait for its answers; the encoders are as many as the cores.
+//!
 //! A piece is a whole small file or one chunk of a large one. Files whose content encoders would make no smaller are stored
 //! plain (decision 0181); this is one decision for all chunks of a file, since catalogs have one flag for them. A feeder takes a share of the memory before it
 //! reads, and the worker that is done with the piece gives it back.
 
 mod budget;
+mod encoders;
 pub(crate) mod folder;
 mod incompressible;
 mod worker;
@@ -30,6 +33,7 @@ use crate::error::PublishError;
 use crate::progress::{Counters, TICK};
 use crate::source_entry::is_control;
 use budget::{Budget, Share};
+use encoders::Encoders;
 use esker_repository::{RepositoryError, Settings, condemned::Condemned};
 use incompressible::{is_incompressible, is_incompressible_piece};
 
@@ -132,6 +136,7 @@ impl Pipeline<'_> {
         let run = Run::default();
         let largest = u64::from(self.settings.chunks.max());
         let budget = Budget::new(MEMORY_MAX.max(largest * (feeders.len() as u64 + 1)));
+        let encoders = Encoders::new(self.threads, self.settings)?;
         let (pieces, waiting) = bounded::<Piece>(QUEUE_LEN);
         let (alive, ended) = bounded::<()>(0);
         std::thread::scope(|scope| {
@@ -145,12 +150,12 @@ impl Pipeline<'_> {
                     }
                 });
             }
-            for _ in 0..self.threads {
+            for _ in 0..self.threads.max(self.sink.at_once()) {
                 let (waiting, alive) = (waiting.clone(), alive.clone());
-                let run = &run;
+                let (run, encoders) = (&run, &encoders);
                 scope.spawn(move || {
                     let _alive = alive;
-                    if let Err(error) = worker::work(self, run, &waiting) {
+                    if let Err(error) = worker::work(self, run, encoders, &waiting) {
                         run.fail(error);
                         // Feeders would wait without end for budget that no worker returns.
                         waiting.iter().for_each(drop);

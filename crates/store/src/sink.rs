@@ -100,6 +100,11 @@ pub trait Sink: StoredFiles {
     /// Returns the stored length of an object, whatever its bytes are; none if there is no such object.
     fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError>;
 
+    /// Returns the number of requests that may be under way at once; 1 for storage that answers at once.
+    fn at_once(&self) -> usize {
+        1
+    }
+
     /// Returns those of some objects that are not stored, in their order.
     fn missing(&self, names: &[ObjectName]) -> Result<Vec<ObjectName>, StoreError> {
         let mut missing = Vec::new();

@@ -15,6 +15,7 @@ mod signed_url;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub use azurite::AZURITE_ACCOUNT;
@@ -67,6 +68,31 @@ pub(crate) struct State {
     buckets: Buckets,
     rules: fault::Rules,
     log: Mutex<Vec<S3Request>>,
+    under_way: UnderWay,
+}
+
+/// Counts requests whose answers are not sent yet.
+#[derive(Debug, Default)]
+struct UnderWay {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// A request that is under way until it is dropped.
+struct Begun<'u>(&'u UnderWay);
+
+impl UnderWay {
+    fn begin(&self) -> Begun<'_> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        Begun(self)
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl S3Server {
@@ -157,6 +183,11 @@ impl S3Server {
     /// Returns all requests so far, in the order of arrival.
     pub fn requests(&self) -> Vec<S3Request> {
         self.state.log.lock().unwrap().clone()
+    }
+
+    /// Returns the largest number of requests that were under way at once since the last call.
+    pub fn most_at_once(&self) -> usize {
+        self.state.under_way.most.swap(0, Ordering::SeqCst)
     }
 
     /// Forgets the requests so far; returns their number.

@@ -18,7 +18,7 @@ use esker_repository::{NewRepository, Repository, RepositoryError, Storage};
 use esker_store::Sink;
 use esker_testkit::check::{Findings, check};
 use esker_testkit::listing::of_folder;
-use esker_testkit::s3::{BUCKET, S3Server};
+use esker_testkit::s3::{BUCKET, S3Fault, S3Server};
 
 use crate::memory_bucket::{MemoryBucket, MemorySink};
 use crate::workshop::{NAME, assert_same_trees, folder, now, options, publish, shared_keys};
@@ -192,6 +192,34 @@ fn a_collect_keeps_the_base_of_a_publisher_on_the_same_machine() {
         assert!(open.is_empty(), "its record goes with it: {open:?}");
         site.assert_shows(&[("/a/old", "old"), ("/b/other", "other"), ("/c/new", "new")]);
     }
+}
+
+/// Files that were made anew are asked for, and not sent. `ESKER_FAR_ENTRIES=1381` measures it at 0.3 s a request.
+#[test]
+fn a_far_bucket_is_asked_by_as_many_requests_at_once_as_settings_allow() {
+    let far = std::env::var("ESKER_FAR_ENTRIES").ok().and_then(|entries| entries.parse().ok());
+    let (entries, delay) = far.map_or((100, 100), |entries: usize| (entries, 300));
+    let site = Site::on_s3();
+    let contents: Vec<String> = (0..entries).map(|number| format!("content of {number}")).collect();
+    let names: Vec<String> = (0..entries).map(|number| format!("{number}")).collect();
+    let files: Vec<_> = names.iter().zip(&contents).map(|(name, content)| (&**name, &**content)).collect();
+    let source = folder(&files);
+    publish(&site.open("first"), source.path(), "/a").unwrap();
+    let server = site.server.as_ref().unwrap();
+    server.fault(|_| true, S3Fault::Delay(std::time::Duration::from_millis(delay)));
+    for (name, content) in &files {
+        fs::write(source.path().join(name), content).unwrap();
+    }
+    let repository = site.open("first");
+    server.forget();
+    server.most_at_once();
+    let began = std::time::Instant::now();
+    let report = publish(&repository, source.path(), "/a").unwrap();
+    println!("{entries} entries in {:.1} s", began.elapsed().as_secs_f64());
+    assert_eq!((report.objects_stored, report.objects_present), (0, entries as u64));
+    let asked = server.requests().iter().filter(|request| request.method == "HEAD").count();
+    assert!(asked >= entries, "{asked}");
+    assert_eq!(server.most_at_once(), StorageSettings::CONNECTIONS);
 }
 
 /// The storage replaces the head and loses the answer, and another publisher commits before the first one looks.

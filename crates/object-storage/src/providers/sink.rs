@@ -223,12 +223,16 @@ impl Sink for ObjectSink {
         self.thread.wait_for(self.requests.len_of(&file)).map_err(self.failed("looking for", &file))
     }
 
+    fn at_once(&self) -> usize {
+        self.uploads.at_once()
+    }
+
     fn missing(&self, names: &[ObjectName]) -> Result<Vec<ObjectName>, StoreError> {
         let asked = stream::iter(names).map(|name| async move {
             let found = self.requests.len_of(&name.path()).await?;
             Ok(found.is_none().then_some(*name))
         });
-        let missing = asked.buffered(self.uploads.at_once()).try_filter_map(async |missing| Ok(missing));
+        let missing = asked.buffered(self.at_once()).try_filter_map(async |missing| Ok(missing));
         self.thread.wait_for(missing.try_collect()).map_err(self.failed("looking for", "data"))
     }
 

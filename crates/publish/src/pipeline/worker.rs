@@ -7,27 +7,26 @@ use esker_format::catalog::{Chunk, Flags};
 use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_repository::Encoder;
 use esker_store::Put;
 
 use crate::content_index::ContentKey;
 use crate::error::PublishError;
 
+use super::encoders::Encoders;
 use super::incompressible::is_incompressible_piece;
 use super::{Piece, Pipeline, Run};
 
 pub(super) fn work(
     pipeline: &Pipeline<'_>,
     run: &Run,
+    encoders: &Encoders,
     waiting: &Receiver<Piece>,
 ) -> Result<(), PublishError> {
-    let mut encoder = Encoder::new(pipeline.settings.compression, pipeline.settings.deflate)?;
-    let mut room = Vec::new();
     for piece in waiting {
         if run.is_over() {
             continue;
         }
-        let (name, compression) = store(pipeline, &mut encoder, &mut room, &piece)?;
+        let (name, compression) = store(pipeline, encoders, &piece)?;
         let size = piece.plain.len() as u64;
         run.set(piece.job, |content| {
             let external = if piece.external { Flags::EXTERNAL } else { 0 };
@@ -44,8 +43,7 @@ pub(super) fn work(
 /// Stores one piece, unless an equal one is stored already or it is external data. Returns the object and its compression.
 fn store(
     pipeline: &Pipeline<'_>,
-    encoder: &mut Encoder,
-    room: &mut Vec<u8>,
+    encoders: &Encoders,
     piece: &Piece,
 ) -> Result<(ObjectName, Compression), PublishError> {
     let kind = if piece.offset.is_some() { ObjectKind::Chunk } else { ObjectKind::File };
@@ -71,9 +69,10 @@ fn store(
     if may_be_plain && is_incompressible_piece(&piece.plain) {
         (compression, key) = (Compression::Stored, key.with(Compression::Stored));
     }
-    let stored = match compression {
-        Compression::Stored => &piece.plain,
-        _ => encoder.encode(&piece.plain, room)?,
+    let mut encoder = (compression != Compression::Stored).then(|| encoders.lend());
+    let stored = match &mut encoder {
+        None => &piece.plain,
+        Some(encoder) => encoder.encode(&piece.plain)?,
     };
     let name = ObjectName::new(ContentHash::of(pipeline.algorithm, stored), kind);
     let put = match (pipeline.is_condemned(&name)?, pipeline.is_dry) {

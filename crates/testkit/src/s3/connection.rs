@@ -13,6 +13,7 @@ pub(super) fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
     let mut writer = stream;
     while let Some((request, body)) = S3Request::read(&mut reader)? {
         state.log.lock().unwrap().push(request.clone());
+        let _under_way = state.under_way.begin();
         let fault = state.rules.striking(&request);
         let refused = match fault {
             Some(S3Fault::Drop) => return Ok(()),
