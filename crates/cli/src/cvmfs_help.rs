@@ -18,7 +18,11 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_config showconfig NAME", "esker config show NAME --origin"),
     ("cvmfs_config probe", "esker doctor"),
     ("cvmfs_config stat, status", "esker status"),
+    ("cvmfs_config fsck", "esker cache check"),
+    ("cvmfs_config fuser, killall", "esker status DIR, esker umount DIR --lazy"),
+    ("cvmfs_config wsl2_start", "esker mount NAME DIR"),
     ("cvmfs_talk internal affairs", "esker top, esker trace -- COMMAND"),
+    ("cvmfs_talk tracebuffer flush, open catalogs", "esker trace -- COMMAND"),
     ("cvmfs_config wipecache", "esker cache wipe"),
     ("cvmfs_config bugreport", "esker status --json"),
     ("cvmfs_config reload", "esker reload, esker upgrade"),
@@ -26,15 +30,27 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_talk nameserver set, cache limit set", "esker reload NAME, after changing the configuration"),
     ("cvmfs_talk remount sync", "esker revision DIR --update"),
     ("cvmfs_talk revision", "esker revision DIR"),
+    ("cvmfs_talk mountpoint, pid, device id, version, hotpatch history", "esker status DIR"),
+    ("cvmfs_talk parameters", "esker config show NAME"),
+    ("cvmfs_talk max ttl set", "esker reload NAME, after changing the configuration"),
+    ("cvmfs_talk reset error counters", "not needed: esker metrics counts from the start of the mount"),
     ("cvmfs_talk cache size, cache list", "esker cache status"),
     ("cvmfs_talk cleanup MB", "esker cache evict --to SIZE"),
     ("cvmfs_talk pin PATH", "esker cache pin NAME:/PATH"),
-    ("cvmfs_talk host info, proxy info", "esker status DIR"),
+    ("cvmfs_talk cache instance, cache limit get", "esker cache status"),
+    ("cvmfs_talk evict PATH, cleanup rate", "esker cache evict NAME:/PATH, esker cache status"),
+    ("cvmfs_talk host info, proxy info, timeout info", "esker status DIR"),
+    ("cvmfs_talk metalink info, external host info", "esker config show NAME"),
+    ("cvmfs_talk metrics prometheus", "esker metrics"),
     ("CVMFS_DEBUGLOG, the system's log", "esker logs NAME"),
     ("cvmfs_talk internal affairs, latency", "esker metrics"),
     ("prometheus-cvmfs", "esker metrics --listen --names cvmfs"),
     ("cvmfs_fsck", "esker cache check"),
     ("cvmfs_preload", "esker cache preload NAME"),
+    ("cvmfs_shrinkwrap", "esker image build FILE NAME:/PATH"),
+    ("cvmfs_ducc", "esker ingest NAME FILE --to PATH, esker run IMAGE"),
+    ("cvmfs_snapshotter", "esker run IMAGE"),
+    ("cvmfs_rsync", "esker publish NAME DIR"),
     ("cvmfs_server mkfs NAME", "esker repo create NAME"),
     ("cvmfs_server transaction, publish", "esker transaction NAME -- COMMAND, esker publish NAME DIR"),
     ("cvmfs_server transaction", "esker transaction NAME --open, esker transaction enter NAME"),
@@ -48,6 +64,25 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ),
     ("cvmfs_server publish -X", "esker publish NAME DIR --external"),
     ("cvmfs_server list-catalogs", "esker repo catalogs NAME"),
+    ("cvmfs_swissknife create, sync, dirtab, sign, upload, remove, peek", "parts of esker publish NAME DIR"),
+    ("cvmfs_swissknife ingest, ingestsql", "esker ingest NAME FILE --to PATH, esker graft FILE"),
+    (
+        "cvmfs_swissknife tag_edit, tag_list, tag_info",
+        "esker tag add NAME TAG, tag list NAME, tag show NAME TAG",
+    ),
+    ("cvmfs_swissknife tag_rollback, tag_empty_bin", "esker rollback NAME --to TAG"),
+    ("cvmfs_swissknife check, scrub", "esker check NAME, esker check NAME --data"),
+    ("cvmfs_swissknife lsrepo", "esker repo catalogs NAME"),
+    ("cvmfs_swissknife pull", "esker replicate URL"),
+    (
+        "cvmfs_swissknife gc, reconstruct_reflog, list_reflog",
+        "esker collect NAME, esker check NAME --repair-reflog",
+    ),
+    ("cvmfs_swissknife info, version", "esker repo info NAME"),
+    ("cvmfs_swissknife migrate", "left to cvmfs_swissknife, before esker repo import NAME"),
+    ("cvmfs_swissknife notify", "not needed: esker serve announces revisions"),
+    ("cvmfs_swissknife filestats", "esker find NAME:/ --json"),
+    ("cvmfs_swissknife letter, zpipe, rotate-statsdb", "not needed: no statistics are kept in databases"),
     ("cvmfs_swissknife graft", "esker graft FILE"),
     ("cvmfs_server ingest", "esker ingest NAME FILE --to PATH"),
     ("cvmfs_server tag -l, tag -i", "esker tag list NAME, tag show NAME TAG"),
@@ -57,9 +92,32 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server rollback -t TAG", "esker rollback NAME --to TAG"),
     ("cvmfs_server rollback", "esker undo NAME"),
     ("cvmfs_server list-tags, lstags", "esker log NAME"),
+    ("cvmfs_publish mkfs, transaction, commit, abort, enter, info, diff", "as with cvmfs_server"),
+    ("cvmfs_publish lsof", "esker status DIR"),
+    ("cvmfs_publish zpipe, hash", "any zlib, sha1sum"),
     ("cvmfs_server resign", "esker repo resign NAME"),
     ("cvmfs_server resign -p", "esker key rotate NAME --finish"),
     ("cvmfs_server resign -w", "esker key request NAME, esker key sign FILE"),
+    ("cvmfs_server alterfs -m on|off", "the file .cvmfs_master_replica in the storage"),
+    (
+        "cvmfs_server skeleton, mount, fix-permissions",
+        "not needed: publishing has no mounts and no helpers with privileges",
+    ),
+    ("cvmfs_server migrate, catalog-chown", "left to cvmfs_server, before esker repo import NAME"),
+    (
+        "cvmfs_server eliminate-hardlinks, eliminate-bulk-hashes",
+        "left to cvmfs_server, before esker repo import NAME",
+    ),
+    ("cvmfs_server fix-stats", "esker check NAME --repair-counters"),
+    ("cvmfs_server update-geodb", "esker serve --geo-database FILE"),
+    (
+        "cvmfs_server update-info, update-repoinfo",
+        "not needed: esker serve answers info/v1 from the repositories",
+    ),
+    ("cvmfs_server print-stats, merge-stats", "not needed: each command has --json"),
+    ("cvmfs_server connect-gw", "esker publish NAME DIR --gateway URL --key FILE"),
+    ("cvmfs_server refresh-lease", "not needed: esker publish renews its lease"),
+    ("cvmfs_server ingestsql", "esker graft FILE, esker publish NAME DIR --external"),
     ("cvmfs_server masterkeycard", "esker key signer NAME --master CMD"),
     ("cvmfs_server list", "esker repo list"),
     ("cvmfs_server info", "esker repo info NAME"),
@@ -99,9 +157,71 @@ mod tests {
 
     use crate::Esker;
 
+    use super::COUNTERPARTS;
+
     fn page() -> String {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/parity.md");
         std::fs::read_to_string(path).expect("docs/parity.md")
+    }
+
+    /// Commands of each program of CernVM-FS 2.14.
+    const COMMANDS: &[(&str, &str)] = &[
+        (
+            "cvmfs_server",
+            "abort add-replica alterfs catalog-chown check checkout connect-gw diff eliminate-bulk-hashes \
+             eliminate-hardlinks enter fix-permissions fix-stats gc import info ingest ingestsql list list-catalogs \
+             list-tags lstags masterkeycard merge-stats migrate mkfs mount print-stats publish refresh-lease resign rmfs \
+             rollback skeleton snapshot tag transaction update-geodb update-info update-repoinfo",
+        ),
+        ("cvmfs_publish", "abort commit diff enter hash info lsof mkfs transaction zpipe"),
+        (
+            "cvmfs_swissknife",
+            "check create dirtab filestats gc graft info ingest ingestsql lease letter list_reflog lsrepo migrate notify \
+             peek pull reconstruct_reflog remove rotate-statsdb scrub sign sync tag_edit tag_empty_bin tag_info tag_list \
+             tag_rollback upload version zpipe",
+        ),
+        (
+            "cvmfs_config",
+            "bugreport chksetup fsck fuser killall probe reload setup showconfig stat status umount wipecache wsl2_start",
+        ),
+        (
+            "cvmfs_talk",
+            "cache cleanup device evict external host hotpatch internal latency max metalink metrics mountpoint \
+             nameserver open parameters pid pin proxy remount reset revision timeout tracebuffer version",
+        ),
+    ];
+
+    /// Returns the names of commands between commas, without their arguments.
+    fn names(list: &str) -> impl Iterator<Item = &str> {
+        list.split(',').filter_map(|part| part.split_whitespace().next())
+    }
+
+    #[test]
+    fn all_commands_of_the_reference_have_a_row_in_the_help() {
+        for (program, commands) in COMMANDS {
+            let rows = COUNTERPARTS.iter().flat_map(|(theirs, _)| {
+                theirs.split_once(program).into_iter().flat_map(|(_, rest)| names(rest))
+            });
+            let known: BTreeSet<&str> = rows.collect();
+            let missing: Vec<&str> = commands.split(' ').filter(|name| !known.contains(name)).collect();
+            assert!(missing.is_empty(), "{program}: {missing:?}");
+        }
+    }
+
+    #[test]
+    fn all_commands_of_the_reference_have_a_row_on_the_parity_page() {
+        let page = page();
+        for (program, commands) in COMMANDS {
+            let sections = page
+                .split("\n## ")
+                .filter(|section| section.lines().next().is_some_and(|heading| heading.contains(program)));
+            let rows =
+                sections.flat_map(str::lines).filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+            let words: BTreeSet<&str> =
+                rows.flat_map(quoted).flat_map(|text| text.split([' ', ','])).collect();
+            let missing: Vec<&str> = commands.split(' ').filter(|name| !words.contains(name)).collect();
+            assert!(missing.is_empty(), "{program}: {missing:?}");
+        }
     }
 
     /// Returns the texts between backquotes.
