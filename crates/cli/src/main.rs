@@ -21,6 +21,8 @@ mod settings;
 mod suggest;
 mod transaction;
 mod trees;
+#[cfg(test)]
+mod vocabulary;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

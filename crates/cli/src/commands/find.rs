@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long = "type", value_name = "TYPE", value_parser = parse_type)]
     kind: Option<NodeKind>,
 
-    /// Largest depth below the directory
+    /// Maximum depth below the directory
     #[arg(long, value_name = "LEVELS")]
     max_depth: Option<usize>,
 

@@ -64,7 +64,7 @@ pub(crate) struct Args {
     every_name: bool,
 
     /// Profile to write, too: the files of the repository in the order of their first reads, for `esker profile add`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "save-profile", alias = "profile", value_name = "FILE")]
     profile: Option<PathBuf>,
 
     /// Number of files in the table; 0 for all

@@ -46,7 +46,7 @@ pub(crate) struct RepositoryArgs {
     pub(crate) ca: Vec<PathBuf>,
 
     /// Server for external data: files are requested by their path in the repository
-    #[arg(long, value_name = "URL", help_heading = SERVERS)]
+    #[arg(long = "external-server", alias = "external", value_name = "URL", help_heading = SERVERS)]
     pub(crate) external: Vec<String>,
 
     /// Use HTTP/1.1 even with servers that offer HTTP/2 over TLS

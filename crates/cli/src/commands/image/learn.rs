@@ -31,7 +31,7 @@ pub(crate) struct Args {
     from: Option<String>,
 
     /// Remove the data from the image
-    #[arg(long)]
+    #[arg(long = "remove", alias = "forget")]
     forget: bool,
 
     /// Print JSON
