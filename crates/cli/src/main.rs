@@ -27,7 +27,7 @@ mod vocabulary;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use esker_node::terminal::shown;
 
 use crate::commands::{Call, Command, ROLES};
@@ -202,7 +202,11 @@ fn main() -> ExitCode {
         let printed = out.text(publisher::HOOKS_HELP).and_then(|()| out.finish());
         return printed.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
     }
-    let esker = match Esker::try_parse_from(&line) {
+    let parsed = Esker::command().try_get_matches_from(&line).and_then(|matches| {
+        output::silence(&matches);
+        Esker::from_arg_matches(&matches)
+    });
+    let esker = match parsed {
         Ok(esker) => esker,
         Err(error) => return refuse(&suggest::without_hidden(error, &line)),
     };

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -12,11 +13,38 @@ use serde::Serialize;
 
 use crate::error::Failure;
 
+/// True if the command was called with `--quiet`.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Option of all commands that print a report.
+///
+/// `main` reads it from the matches and calls [`silence`], so that no command can print a report in spite of it.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct QuietArgs {
+    /// Print neither progress nor a report; faults, warnings and JSON are printed
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl QuietArgs {
+    pub(crate) fn is_set(self) -> bool {
+        self.quiet
+    }
+}
+
+/// Makes every later [`Output`] leave reports out if a command of `matches` has `--quiet`.
+pub(crate) fn silence(matches: &clap::ArgMatches) {
+    let is_quiet = matches!(matches.try_get_one("quiet"), Ok(Some(true)));
+    IS_QUIET.fetch_or(is_quiet, Ordering::Relaxed);
+    matches.subcommand().into_iter().for_each(|(_, deeper)| silence(deeper));
+}
+
 /// Standard output, buffered; call [`Output::finish`] at the end so that a full disk is not overlooked.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
     terminal: bool,
     color: bool,
+    is_quiet: bool,
 }
 
 impl Output {
@@ -24,17 +52,27 @@ impl Output {
         let stdout = std::io::stdout();
         let terminal = stdout.is_terminal();
         let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { out: BufWriter::with_capacity(64 * 1024, stdout.lock()), terminal, color }
+        let is_quiet = IS_QUIET.load(Ordering::Relaxed);
+        Self { out: BufWriter::with_capacity(64 * 1024, stdout.lock()), terminal, color, is_quiet }
     }
 
-    /// Writes a line. Programs get all bytes; a terminal gets text that it doesn't act on.
+    /// Writes a line of a report. Programs get all bytes; a terminal gets text that it doesn't act on.
     pub(crate) fn line(&mut self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
-        self.text(text)?;
-        Ok(self.out.write_all(b"\n")?)
+        if self.is_quiet { Ok(()) } else { self.fault(text) }
     }
 
     /// Writes text of several lines as [`Self::line`] writes one.
     pub(crate) fn text(&mut self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
+        if self.is_quiet { Ok(()) } else { self.always(text) }
+    }
+
+    /// Writes a line that `--quiet` doesn't leave out: a fault, a warning, or the result that a script waits for.
+    pub(crate) fn fault(&mut self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
+        self.always(text)?;
+        Ok(self.out.write_all(b"\n")?)
+    }
+
+    fn always(&mut self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
         let text = match self.terminal {
             true => Cow::Owned(for_terminal(&String::from_utf8_lossy(text.as_ref())).into_bytes()),
             false => Cow::Borrowed(text.as_ref()),
@@ -59,7 +97,7 @@ impl Output {
 
     /// Prints one JSON value in a line.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        self.line(json_text(value)?)
+        self.fault(json_text(value)?)
     }
 
     /// Prints a JSON array, one element in each line.
@@ -127,17 +165,17 @@ pub(crate) struct JsonArray {
 
 impl JsonArray {
     pub(crate) fn begin(out: &mut Output) -> Result<Self, Failure> {
-        out.text("[")?;
+        out.always("[")?;
         Ok(Self { empty: true })
     }
 
     pub(crate) fn add(&mut self, out: &mut Output, value: &impl Serialize) -> Result<(), Failure> {
-        out.text(if std::mem::take(&mut self.empty) { "\n" } else { ",\n" })?;
-        out.text(json_text(value)?)
+        out.always(if std::mem::take(&mut self.empty) { "\n" } else { ",\n" })?;
+        out.always(json_text(value)?)
     }
 
     pub(crate) fn end(self, out: &mut Output) -> Result<(), Failure> {
-        out.text(if self.empty { "]\n" } else { "\n]\n" })
+        out.always(if self.empty { "]\n" } else { "\n]\n" })
     }
 }
 

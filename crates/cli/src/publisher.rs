@@ -33,6 +33,7 @@ use esker_repository::{KeyFolder, RememberedGateway, RememberedStorage, Reposito
 use esker_run::give_signals_back;
 
 use crate::error::{Context, Failure, Kind, warn};
+use crate::output::QuietArgs;
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
@@ -105,6 +106,9 @@ pub(crate) struct ChangeArgs {
     /// Print what would change, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+
+    #[command(flatten)]
+    pub(crate) quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -385,9 +389,8 @@ pub(crate) struct PublishingArgs<S: clap::Args = SourceArgs> {
     #[command(flatten)]
     pub(crate) jobs: JobsArgs,
 
-    /// Show no progress
-    #[arg(long, short)]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -397,7 +400,7 @@ pub(crate) struct PublishingArgs<S: clap::Args = SourceArgs> {
 impl<S: SourceOptions> PublishingArgs<S> {
     /// Leases what is to change, if a gateway publishes; none for a dry run.
     pub(crate) fn lease(&self, place: &Place, args: LeaseArgs<'_>) -> Result<Option<Arc<Session>>, Failure> {
-        if self.dry_run { Ok(None) } else { place.lease(args, self.lock, self.quiet) }
+        if self.dry_run { Ok(None) } else { place.lease(args, self.lock, self.quiet.is_set()) }
     }
 
     /// Opens the repository with the settings that apply to this publish only.
@@ -409,7 +412,7 @@ impl<S: SourceOptions> PublishingArgs<S> {
     ) -> Result<Repository, Failure> {
         let mut repository = match session {
             Some(session) => place.open_leased(session)?,
-            None => place.open(self.lock, interrupt, self.quiet)?,
+            None => place.open(self.lock, interrupt, self.quiet.is_set())?,
         };
         self.source.apply(repository.settings_mut());
         Ok(repository)
@@ -458,7 +461,7 @@ impl<S: SourceOptions> PublishingArgs<S> {
         }
         // The reader of the report may be gone: that is no reason not to collect.
         let printed = if self.json { Ok(()) } else { print(None) };
-        let collected = collect::run(of.repository, of.interrupt, self.jobs.count(), self.quiet);
+        let collected = collect::run(of.repository, of.interrupt, self.jobs.count(), self.quiet.is_set());
         printed?;
         match self.json {
             true => print(collected.as_ref()),
@@ -474,7 +477,7 @@ impl<S: SourceOptions> PublishingArgs<S> {
         work: impl FnOnce(PublishOptions<'_>) -> Result<T, PublishError>,
         what: &str,
     ) -> Result<T, Failure> {
-        let meter = RefCell::new(ProgressMeter::new(self.quiet));
+        let meter = RefCell::new(ProgressMeter::new(self.quiet.is_set()));
         let mut progress = |progress| meter.borrow_mut().show(progress);
         let mut confirm_shrink = |shrink: Shrink| {
             meter.borrow_mut().clear();

@@ -9,7 +9,7 @@ use esker_store::{BlockCache, CheckProgress, Freed, PinSet};
 use serde::Serialize;
 
 use crate::error::{Failure, Kind, of_store};
-use crate::output::{JsonArray, Output, parse_size, show, size};
+use crate::output::{JsonArray, Output, QuietArgs, parse_size, show, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::Interrupt;
 use crate::settings::Settings;
@@ -93,6 +93,9 @@ pub(crate) struct EvictArgs {
     #[command(flatten)]
     repository: RepositoryArgs,
 
+    #[command(flatten)]
+    _quiet: QuietArgs,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -115,6 +118,9 @@ pub(crate) struct WipeArgs {
     /// Forget the last accepted revisions too, and with them the protection against rollback
     #[arg(long)]
     heads: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 /// Compares every object with the digest recorded when it was verified.
@@ -132,9 +138,8 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     remove: bool,
 
-    /// Show no progress
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    quiet: QuietArgs,
 }
 
 /// Opens the cache of the options.
@@ -346,7 +351,7 @@ fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
     }
     let stop = Interrupt::on_signals()?.flag();
     let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
-    let mut meter = ProgressMeter::new(args.quiet);
+    let mut meter = ProgressMeter::new(args.quiet.is_set());
     let mut checked = Checked { progress: CheckProgress::default(), damaged: Vec::new() };
     let heard = |progress: CheckProgress, damaged: Option<DamagedRow>| {
         checked.progress = progress;
@@ -366,7 +371,7 @@ fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
     show(args.folder.json, &checked, |out| {
         for one in &checked.damaged {
             let end = if one.removed { ", removed" } else { "" };
-            out.line(format!("{}: {}{end}", one.object, one.problem))?;
+            out.fault(format!("{}: {}{end}", one.object, one.problem))?;
         }
         let CheckProgress { objects, bytes, .. } = checked.progress;
         let damaged = checked.damaged.len();

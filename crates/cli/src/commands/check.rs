@@ -13,7 +13,7 @@ use esker_store::{LocalSink, StoredFiles};
 use serde_json::json;
 
 use crate::error::{Context as _, Failure, Kind, of_store};
-use crate::output::{Output, parse_rate, show, size};
+use crate::output::{Output, QuietArgs, parse_rate, show, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::publisher::{
@@ -79,9 +79,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     jobs: JobsArgs,
 
-    /// Show no progress
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -111,7 +110,7 @@ fn one(target: &Path, args: &Args, settings: &Settings, interrupt: &Interrupt) -
     let name = place.name.clone();
     let spool = place.spool_folder().filter(|_| url.is_none()).map(Path::to_owned);
     let checked = CheckPlace { root: place.root.clone(), name: name.clone(), keys, spool };
-    let meter = Mutex::new(ProgressMeter::new(args.quiet));
+    let meter = Mutex::new(ProgressMeter::new(args.quiet.is_set()));
     let progress = |progress| {
         if let Ok(mut meter) = meter.try_lock() {
             meter.say(|| describe(progress));
@@ -317,14 +316,14 @@ fn text(out: &mut Output, repaired: &Repaired, name: &str, data: bool) -> Result
             [&finding.path, &finding.object].into_iter().flatten().map(String::as_str).collect();
         let about = if about.is_empty() { String::new() } else { format!(" {}", about.join(" ")) };
         let line = format!("{}{about}: {}", finding.kind, finding.detail);
-        out.line(&*out.name(line.as_bytes()).into_owned())?;
+        out.fault(&*out.name(line.as_bytes()).into_owned())?;
         if !finding.revisions.is_empty() {
-            out.line(format!("    in revision {}", finding.revisions.join("; ")))?;
+            out.fault(format!("    in revision {}", finding.revisions.join("; ")))?;
         }
-        out.line(format!("    {}", finding.fix.text()))?;
+        out.fault(format!("    {}", finding.fix.text()))?;
     }
     if report.more > 0 {
-        out.line(format!("and {} more", report.more))?;
+        out.fault(format!("and {} more", report.more))?;
     }
     for note in &report.notes {
         out.line(format!("note: {note}"))?;

@@ -8,7 +8,7 @@ use esker_repository::{OpenWork, RepositoryError};
 use serde_json::json;
 
 use crate::error::{Failure, warn};
-use crate::output::{Output, parse_duration, size};
+use crate::output::{Output, QuietArgs, parse_duration, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::publisher::{
@@ -82,9 +82,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     jobs: JobsArgs,
 
-    /// Show no progress
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -112,7 +111,7 @@ fn one(
     interrupt: &Interrupt,
 ) -> Result<(CollectPlan, Option<Collected>), Failure> {
     let place = args.place.place(name, settings)?;
-    let meter = Mutex::new(ProgressMeter::new(args.quiet));
+    let meter = Mutex::new(ProgressMeter::new(args.quiet.is_set()));
     let progress = |progress| {
         if let Ok(mut meter) = meter.try_lock() {
             meter.say(|| collect_progress(name, progress));
@@ -133,7 +132,7 @@ fn one(
     collect.stop = interrupt.flag();
     let repository = match args.dry_run {
         true => place.open_for_reading()?,
-        false => place.open_for_collect(args.lock, interrupt, args.quiet)?,
+        false => place.open_for_collect(args.lock, interrupt, args.quiet.is_set())?,
     };
     let failed = |error| of_operation(&format!("{name} was not collected"), &error);
     forget(&args.forget, &place).map_err(failed)?;

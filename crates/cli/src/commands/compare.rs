@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use crate::error::Failure;
-use crate::output::{JsonArray, Output};
+use crate::output::{JsonArray, Output, QuietArgs};
 use crate::progress::ProgressMeter;
 use crate::trees::compare::{Pair, Scope};
 
@@ -35,9 +35,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Show no progress
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    quiet: QuietArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -57,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             scope.spawn(move || pair.work(&sender));
         }
         drop(sender);
-        let mut meter = ProgressMeter::new(args.quiet);
+        let mut meter = ProgressMeter::new(args.quiet.is_set());
         let mut array = args.json.then(|| JsonArray::begin(&mut out)).transpose()?;
         loop {
             // Returning early drops the receiver, and with it ends the threads.
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                     count += 1;
                     match &mut array {
                         Some(array) => array.add(&mut out, &one)?,
-                        None => out.line(format!("{}: {}: {} / {}", one.path, one.what, one.a, one.b))?,
+                        None => out.fault(format!("{}: {}: {} / {}", one.path, one.what, one.a, one.b))?,
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {

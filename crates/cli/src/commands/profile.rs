@@ -7,7 +7,7 @@ use esker_publish::{Cluster, NamedProfile, Profiles, PublishError, clusters, ext
 use serde_json::{Value, json};
 
 use crate::error::Failure;
-use crate::output::{self, Output, size};
+use crate::output::{self, Output, QuietArgs, size};
 use crate::publisher::{Interrupt, LockArgs, NamedArgs, Place, of_operation, read_profile};
 use crate::settings::Settings;
 commands! {
@@ -52,6 +52,9 @@ pub(crate) struct AddArgs {
 
     #[command(flatten)]
     lock: LockArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 /// Lists the profiles of a repository.
@@ -84,6 +87,9 @@ pub(crate) struct RemoveArgs {
 
     #[command(flatten)]
     lock: LockArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 fn failed<'p>(what: &'p str, place: &'p Place) -> impl Fn(PublishError) -> Failure + 'p {

@@ -11,7 +11,7 @@ use crate::commands::Command;
 use crate::error::{Failure, chain};
 use crate::mounting::changes::{Changes, merge};
 use crate::mounting::supervised::{Outcome, Replaced, chosen, refusal, replace};
-use crate::output::{plain, show};
+use crate::output::{QuietArgs, plain, show};
 use crate::settings::Settings;
 use crate::{Called, Esker};
 
@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Print what would change
     #[arg(long)]
     dry_run: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::error::{Failure, Kind, of_store, warn};
 use crate::logging::LogArgs;
-use crate::output::{Output, parse_duration, parse_rate, size};
+use crate::output::{Output, QuietArgs, parse_duration, parse_rate, size};
 use crate::process::limits::cores;
 use crate::progress::ProgressMeter;
 use crate::publisher::{Interrupt, Woken, now, of_operation};
@@ -77,9 +77,8 @@ pub(crate) struct Args {
     #[arg(long = "jobs", alias = "threads", value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Resources")]
     threads: Option<u16>,
 
-    /// Show no progress
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    quiet: QuietArgs,
 
     /// Print each result as a JSON object in a line
     #[arg(long)]
@@ -158,7 +157,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     };
     let engine = Engine::start(EngineOptions { http, ..EngineOptions::default() })
         .map_err(|error| of_store("can't start", &error))?;
-    let meter = Mutex::new(ProgressMeter::new(args.quiet));
+    let meter = Mutex::new(ProgressMeter::new(args.quiet.is_set()));
     let pace = args.rate.map(|rate| Arc::new(Pace::new(Some(rate), interrupt.flag())));
     let shared = Shared { args, engine, interrupt: &interrupt, meter, pace };
     let found = Mutex::new(Targets::new(&groups, args, settings));

@@ -20,7 +20,7 @@ use esker_repository::{NewRepository, RememberedStorage, Settings as PublishSett
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::{Output, choice, parse_duration, parse_size, show};
+use crate::output::{Output, QuietArgs, choice, parse_duration, parse_size, show};
 use crate::publisher::{
     BucketArgs, DeflateArg, Interrupt, LockArgs, NamedArgs, PublisherArgs, now, of_operation, storage_of,
 };
@@ -55,6 +55,9 @@ pub(crate) struct ReindexArgs {
 
     #[command(flatten)]
     lock: LockArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -115,6 +118,9 @@ pub(crate) struct CreateArgs {
     #[arg(long)]
     keep_all: bool,
 
+    #[command(flatten)]
+    _quiet: QuietArgs,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -151,7 +157,7 @@ fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
         false => out.line(format!("{objects} objects of {} are indexed", place.name))?,
     }
     if left_out > 0 && !args.json {
-        out.line(out.warning(&format!("{left_out} more are too large for it, and were left out")))?;
+        out.fault(out.warning(&format!("{left_out} more are too large for it, and were left out")))?;
     }
     out.finish()
 }

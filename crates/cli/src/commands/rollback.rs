@@ -64,7 +64,7 @@ fn roll_back(
 ) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     let place = named.place(settings)?;
-    let repository = place.open(args.lock, &interrupt, args.json)?;
+    let repository = place.open(args.lock, &interrupt, args.json || args.quiet.is_set())?;
     let rollback = Rollback { target: target.clone() };
     let facts = HookFacts { tag: target.as_deref(), ..HookFacts::default() };
     if !args.dry_run {

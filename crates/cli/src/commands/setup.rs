@@ -9,7 +9,7 @@ use crate::error::{Context, Failure, Kind, warn};
 use crate::machine::setup::content::{self, With};
 use crate::machine::setup::services::Service;
 use crate::machine::setup::{Item, Left, Machine, Plan, serving, undo};
-use crate::output::{Output, parse_rate};
+use crate::output::{Output, QuietArgs, parse_rate};
 use crate::settings::Settings;
 
 commands! {
@@ -71,6 +71,9 @@ pub(crate) struct ProgramArgs {
     /// Path of esker on that machine [default: this program; with --root /usr/bin/esker]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 /// Writes files of autofs, systemd or fstab that mount repositories.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::error::{Context, Failure, Kind};
 use crate::mounting::supervised::{Outcome, Replaced, chosen, refusal, replace};
-use crate::output::{Output, plain};
+use crate::output::{Output, QuietArgs, plain};
 use crate::settings::Settings;
 
 /// Replaces the daemons of mounts by those of another version while programs use the mounts.
@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Print what would be done
     #[arg(long)]
     dry_run: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]

@@ -57,6 +57,7 @@ mod profiles;
 mod publication;
 mod publishing;
 mod push;
+mod quiet;
 mod reading;
 mod reference;
 mod release_week;

@@ -9,7 +9,7 @@ use esker_vfs::{Kind as NodeKind, Node};
 
 use super::{failed, label, open, tell_filled};
 use crate::error::{Failure, Kind, of_store, of_tree};
-use crate::output::{lossy, size};
+use crate::output::{QuietArgs, lossy, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::read_profile;
 use crate::settings::Settings;
@@ -62,9 +62,8 @@ pub(super) struct OutputArgs {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Show no progress
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    quiet: QuietArgs,
 }
 
 /// Maximum number of objects in flight; the network's own window is narrower.
@@ -91,7 +90,7 @@ pub(super) fn pin(args: PinArgs, settings: &Settings) -> Result<(), Failure> {
     let label = label(&args.place);
     let (folder, quota) = (args.repository.cache.clone(), args.repository.quota);
     let browsed = Browsed::open(&PlaceArgs::of(args.place, args.repository), settings)?;
-    let mut meter = ProgressMeter::new(args.telling.quiet);
+    let mut meter = ProgressMeter::new(args.telling.quiet.is_set());
     let gathered = Gathered::below(&browsed, &mut meter)?;
     // First, so that later objects don't evict earlier ones.
     let members: Vec<_> = gathered.objects.iter().map(|(key, wanted)| (*key, plain_len(wanted))).collect();
@@ -109,7 +108,7 @@ pub(super) fn preload(args: PreloadArgs, settings: &Settings) -> Result<(), Fail
         return Err(Failure::usage("a profile names files itself: give the repository without a path"));
     }
     let browsed = Browsed::open(&PlaceArgs::of(args.place, args.repository), settings)?;
-    let mut meter = ProgressMeter::new(args.telling.quiet);
+    let mut meter = ProgressMeter::new(args.telling.quiet.is_set());
     let gathered = match recorded {
         None => Gathered::below(&browsed, &mut meter)?,
         Some(named) => {

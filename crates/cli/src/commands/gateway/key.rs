@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::StateArgs;
 use crate::error::{Context, Failure, Kind, chain};
-use crate::output::{Output, parse_duration, parse_size, show_all, size};
+use crate::output::{Output, QuietArgs, parse_duration, parse_size, show_all, size};
 use crate::settings::Settings;
 
 commands! {
@@ -81,6 +81,9 @@ pub(crate) struct AddArgs {
 
     #[command(flatten)]
     state: StateArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 /// Gives a key a new secret, and writes the file for its publisher.
@@ -104,6 +107,9 @@ pub(crate) struct RotateArgs {
 
     #[command(flatten)]
     state: StateArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 /// Removes a key. Its leases publish nothing any more, and end by themselves.
@@ -117,6 +123,9 @@ pub(crate) struct RemoveArgs {
 
     #[command(flatten)]
     state: StateArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 fn read(folder: &Path) -> Result<KeyRing, Failure> {

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use self::write_error::of_write;
 use crate::error::{Context, Failure, Kind, warn};
-use crate::output::{parse_size, show, size};
+use crate::output::{QuietArgs, parse_size, show, size};
 use crate::process::limits::JobsArgs;
 use crate::progress::ProgressMeter;
 use crate::publisher::Interrupt;
@@ -116,9 +116,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     jobs: JobsArgs,
 
-    /// Show no progress
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -219,7 +218,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     // The image may be made in the very folder that it is made of, and one that it replaces is not part of it either.
     let mut leave_out = vec![image.metadata().context(Kind::Failed, cannot_write())?];
     leave_out.extend(args.image.metadata());
-    let mut meter = ProgressMeter::new(args.quiet);
+    let mut meter = ProgressMeter::new(args.quiet.is_set());
     let opening = Opening {
         sources: SourceSettings::new(&args.repository, settings),
         xattrs: !args.no_xattrs,

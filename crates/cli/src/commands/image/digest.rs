@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::list_and_cat::NamedArgs;
 use crate::error::{Context as _, Failure, Kind};
-use crate::output::{parse_size, show};
+use crate::output::{QuietArgs, parse_size, show};
 use crate::process::limits::JobsArgs;
 use crate::publisher::Interrupt;
 use crate::settings::Settings;
@@ -34,6 +34,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     jobs: JobsArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::list_and_cat::NamedArgs;
 use crate::error::{Failure, Kind, chain, of_tree, warn};
-use crate::output::{show, size};
+use crate::output::{QuietArgs, show, size};
 use crate::process::limits::JobsArgs;
 use crate::publisher::Interrupt;
 use crate::settings::Settings;
@@ -35,6 +35,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     jobs: JobsArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::error::{Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed, brought};
-use crate::output::Output;
+use crate::output::{Output, QuietArgs};
 use crate::settings::args::RepositoryArgs;
 use crate::settings::{Settings, SourceSettings};
 
@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Remove the data from the image
     #[arg(long = "remove", alias = "forget")]
     forget: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]

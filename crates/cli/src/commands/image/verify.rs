@@ -12,7 +12,7 @@ use serde_json::json;
 use super::list_and_cat::{NamedArgs, Opened, Visited};
 use crate::error::{Context as _, Failure, Kind};
 use crate::image::digest;
-use crate::output::{show, size};
+use crate::output::{QuietArgs, show, size};
 use crate::process::limits::JobsArgs;
 use crate::publisher::Interrupt;
 use crate::settings::Settings;
@@ -38,6 +38,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     jobs: JobsArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -84,7 +87,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let value = json!({"entries": entries, "bytes": bytes, "digests": blocks, "faults": faults});
     show(args.json, &value, |out| {
         for fault in &faults {
-            out.line(fault)?;
+            out.fault(fault)?;
         }
         let digests = blocks.map(|blocks| format!(", {blocks} digests")).unwrap_or_default();
         out.line(format!("{entries} entries, {} read{digests}: {} faults", size(bytes), faults.len()))

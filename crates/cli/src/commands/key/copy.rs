@@ -4,7 +4,7 @@ use esker_repository::{Copied, KeyCopy, KeyFolder};
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::show;
+use crate::output::{QuietArgs, show};
 use crate::publisher::{NamedArgs, of_operation};
 use crate::settings::Settings;
 
@@ -29,6 +29,9 @@ pub(crate) struct ImportArgs {
     /// Protect the copied private keys with a passphrase
     #[arg(long)]
     encrypt: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -58,6 +61,9 @@ pub(crate) struct ExportArgs {
     /// Protect the copied private keys with a passphrase
     #[arg(long)]
     encrypt: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]

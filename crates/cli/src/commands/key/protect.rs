@@ -2,7 +2,7 @@ use esker_repository::KeyCopy;
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::{Output, show};
+use crate::output::{Output, QuietArgs, show};
 use crate::publisher::{NamedArgs, of_operation};
 use crate::settings::Settings;
 
@@ -28,6 +28,9 @@ pub(crate) struct EncryptArgs {
     /// Remove the passphrase
     #[arg(long)]
     remove: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -76,6 +79,9 @@ pub(crate) struct SignerArgs {
     /// Remove the command
     #[arg(long)]
     remove: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 pub(super) fn signer(args: &SignerArgs, settings: &Settings) -> Result<(), Failure> {

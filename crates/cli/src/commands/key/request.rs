@@ -7,7 +7,7 @@ use esker_maintain::{SignAnswer, SignRequest};
 
 use super::revoke::fingerprint;
 use crate::error::Failure;
-use crate::output::Output;
+use crate::output::{Output, QuietArgs};
 use crate::publisher::{
     Interrupt, LockArgs, MasterArgs, NamedArgs, PublisherArgs, confirm, now, of_operation,
 };
@@ -78,6 +78,9 @@ pub(crate) struct ApplyArgs {
 
     #[command(flatten)]
     lock: LockArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 pub(super) fn request(args: &RequestArgs, settings: &Settings) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use esker_repository::TokenKey;
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::output::{Output, show};
+use crate::output::{Output, QuietArgs, show};
 use crate::publisher::{Interrupt, LockArgs, MasterArgs, NamedArgs, now, of_operation};
 use crate::settings::Settings;
 
@@ -47,6 +47,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     lock: LockArgs,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]

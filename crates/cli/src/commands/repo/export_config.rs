@@ -4,7 +4,7 @@ use esker_maintain::{ExportedConfig, remembered_spool};
 use serde_json::json;
 
 use crate::error::{Failure, warn};
-use crate::output::Output;
+use crate::output::{Output, QuietArgs};
 use crate::publisher::{NamedArgs, of_operation};
 use crate::settings::Settings;
 
@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Print the files, and write nothing
     #[arg(long)]
     dry_run: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 
     /// Print JSON
     #[arg(long)]

@@ -7,7 +7,7 @@ use esker_repository::Repository;
 use esker_store::FileLock;
 
 use crate::error::Failure;
-use crate::output::{Output, tell};
+use crate::output::{Output, QuietArgs, tell};
 use crate::publisher::{
     Hooked, Interrupt, LeaseArgs, Place, PublisherArgs, Publishing, PublishingArgs, end_lease, now,
 };
@@ -52,6 +52,9 @@ pub(super) struct AbortArgs {
     /// End the commands inside of an open transaction
     #[arg(long)]
     force: bool,
+
+    #[command(flatten)]
+    _quiet: QuietArgs,
 }
 
 pub(super) fn publish(
@@ -71,7 +74,9 @@ pub(super) fn publish(
     if choices.rebase {
         choices.rebase(&mut transaction, how, &interrupt, settings)?;
         show::print_whole(&transaction, how.json, &interrupt.flag())?;
-        tell(&format!("esker: {}\n", is_kept(&transaction.id)));
+        if !how.quiet.is_set() {
+            tell(&format!("esker: {}\n", is_kept(&transaction.id)));
+        }
         return Ok(());
     }
     commit(transaction, lock, (how, choices), &interrupt, settings)

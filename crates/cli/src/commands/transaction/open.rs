@@ -79,10 +79,10 @@ pub(super) fn open(
 /// Prints the id of a transaction that was opened.
 pub(super) fn print(transaction: &Transaction, how: &PublishingArgs) -> Result<(), Failure> {
     let id = &transaction.id;
-    if !how.quiet && !how.json {
+    if !how.quiet.is_set() && !how.json {
         tell(&format!("esker: transaction {id} is open: `esker transaction enter|publish|abort {id}`\n"));
     }
-    show(how.json, json!({ "transaction": id, "published": false, "open": true }), |out| out.line(id))
+    show(how.json, json!({ "transaction": id, "published": false, "open": true }), |out| out.fault(id))
 }
 
 /// Runs as the process that holds the mount of a transaction until a signal ends it.

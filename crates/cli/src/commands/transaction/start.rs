@@ -357,7 +357,7 @@ impl Run<'_> {
         // What the command made is not ours, but what follows is.
         crate::process::privileges::mend_umask();
         let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
-        let shown = !how.quiet && !how.json && !how.dry_run;
+        let shown = !how.quiet.is_set() && !how.json && !how.dry_run;
         if shown {
             let changes = show::changes(&transaction, &interrupt.flag());
             let changes = changes.map_err(|failure| failure.hint_first(is_kept(&transaction.id)))?;
@@ -385,7 +385,9 @@ impl Run<'_> {
                 let ended = outcome.map_or_else(String::new, |outcome| {
                     format!("the command ended with {}, so nothing was published; ", outcome.shown())
                 });
-                warn_or_note(&format!("{ended}{}", is_kept(&transaction.id)));
+                if !ended.is_empty() || !how.quiet.is_set() {
+                    warn_or_note(&format!("{ended}{}", is_kept(&transaction.id)));
+                }
                 print_kept(how, &transaction.id, ending)?;
             }
             Choice::Drop => {
