@@ -1,9 +1,9 @@
 //! Page of a server whose handlers are of another crate: tables of text.
 
-use maud::{DOCTYPE, html};
+use maud::html;
 
-use super::layout::{column, table};
-use super::{Page, address};
+use super::Page;
+use super::layout::{column, document, table};
 
 /// Seconds after which a browser asks for the page again.
 const REFRESH: u32 = 10;
@@ -21,32 +21,17 @@ pub struct PageTable {
 
 /// Returns a page of tables, which leads nowhere else.
 pub(crate) fn page(title: &str, tables: &[PageTable]) -> Page {
-    Page::html(
-        200,
-        html! {
-            (DOCTYPE)
-            html lang="en" {
-                head {
-                    meta charset="utf-8";
-                    title { (title) " – Esker" }
-                    meta name="viewport" content="width=device-width,initial-scale=1";
-                    meta name="color-scheme" content="light dark";
-                    meta http-equiv="refresh" content=(REFRESH);
-                    link rel="stylesheet" href=(address::STYLE);
-                    link rel="icon" type="image/svg+xml" href=(address::ICON);
-                }
-                body {
-                    main #main {
-                        h1 { (title) }
-                        @for one in tables {
-                            section { (of(one)) }
-                        }
-                    }
-                    footer { p { "Served by Esker." } }
-                }
+    let body = html! {
+        main #main {
+            h1 { (title) }
+            @for one in tables {
+                section { (of(one)) }
             }
-        },
-    )
+        }
+        footer { p { "Served by Esker." } }
+    };
+    let refresh = html! { meta http-equiv="refresh" content=(REFRESH); };
+    Page::html(200, document(title, &refresh, &body))
 }
 
 fn of(one: &PageTable) -> maud::Markup {
