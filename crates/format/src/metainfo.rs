@@ -70,6 +70,8 @@ impl Metainfo {
 pub struct ServerStatus {
     /// Time of the last replication.
     pub last_snapshot: Option<String>,
+    /// Servers that a replica of Esker is copied from, separated by `;`.
+    pub source: Option<String>,
     /// Begin of the first replication, while it is in progress.
     pub snapshotting_since: Option<String>,
     /// Time of the last garbage collection.
@@ -90,6 +92,7 @@ impl ServerStatus {
         let text = |key: &str| all.get(key).and_then(Value::as_str).map(str::to_owned);
         Ok(Self {
             last_snapshot: text("last_snapshot"),
+            source: text("source"),
             snapshotting_since: text("snapshotting_since"),
             last_gc: text("last_gc"),
             last_check: text("last_check"),

@@ -116,10 +116,11 @@ impl Replicate<'_> {
         Ok(Switched::Done)
     }
 
-    /// Writes the time of a successful replication.
+    /// Writes the time of a successful replication, and its source.
     pub(super) fn set_status(&self, replica: &Replica, now: UnixTime) -> Result<(), RepositoryError> {
         let date = status_file::date(now);
-        status_file::set(&*replica.sink, &[("last_snapshot", &date)])?;
+        let source = without_users(&self.servers);
+        status_file::set(&*replica.sink, &[("last_snapshot", &date), ("source", &source)])?;
         Ok(replica.sink.put_root(LAST, format!("{date}\n").as_bytes())?)
     }
 
@@ -187,4 +188,28 @@ fn keep(replica: &Replica, prepared: &Prepared) -> Result<bool, RepositoryError>
         }
     }
     Ok(true)
+}
+
+/// Returns URLs without users and passwords, which all clients would see.
+fn without_users(servers: &str) -> String {
+    let without = |url: &str| match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (host, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
+            let host = host.rsplit('@').next().unwrap_or(host);
+            path.map_or_else(|| format!("{scheme}://{host}"), |path| format!("{scheme}://{host}/{path}"))
+        }
+        None => url.to_owned(),
+    };
+    servers.split(';').map(without).collect::<Vec<_>>().join(";")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_users;
+
+    #[test]
+    fn the_source_in_the_status_has_no_password() {
+        let servers = "http://a:8000/cvmfs/x;https://user:pass@b/x@y;file:///srv/x";
+        assert_eq!(without_users(servers), "http://a:8000/cvmfs/x;https://b/x@y;file:///srv/x");
+    }
 }
