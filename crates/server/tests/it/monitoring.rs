@@ -14,6 +14,38 @@ pub(crate) fn metrics_of_alerts() -> Vec<String> {
     words.filter(|word| word.starts_with("esker_")).map(str::to_owned).collect()
 }
 
+/// Panics unless metrics have each of those that the dashboard of services names and the predicate picks.
+#[track_caller]
+pub(crate) fn assert_dashboard_is_served(metrics: &str, picks: impl Fn(&str) -> bool) {
+    let dashboard: Value =
+        serde_json::from_str(include_str!("../../../../deploy/grafana/esker-services.json")).expect("JSON");
+    let mut named = Vec::new();
+    strings_of(&dashboard, &mut named);
+    let words = named.iter().flat_map(|text| {
+        text.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_')
+            .filter(|word| word.starts_with("esker_"))
+    });
+    let mut seen = 0;
+    for name in words.filter(|name| picks(name)) {
+        let is_there = ["", "_total", "_sum", "_count"].iter().any(|end| {
+            name.strip_suffix(end).is_some_and(|family| metrics.contains(&format!("# TYPE {family} ")))
+        });
+        assert!(is_there, "{name}: {metrics}");
+        seen += 1;
+    }
+    assert!(seen > 0);
+}
+
+/// Collects all texts of a JSON value.
+fn strings_of<'v>(value: &'v Value, to: &mut Vec<&'v str>) {
+    match value {
+        Value::String(text) => to.push(text),
+        Value::Array(all) => all.iter().for_each(|one| strings_of(one, to)),
+        Value::Object(all) => all.values().for_each(|one| strings_of(one, to)),
+        _ => {}
+    }
+}
+
 fn serving() -> (esker_testkit::fixture::Repository, Running) {
     let repository = FULL.unpack();
     let server = Running::of(&[repository.document_root().to_owned()]);
@@ -55,6 +87,7 @@ fn metrics_count_responses_and_describe_repositories() {
     {
         assert!(text.contains(&format!("# TYPE {name} gauge\n")), "{name}: {text}");
     }
+    assert_dashboard_is_served(text, |name| !name.contains("_upstream_") && !name.contains("_proxy_"));
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let value = line.rsplit(' ').next().expect("a value");
         assert!(value.parse::<f64>().is_ok(), "{line}");

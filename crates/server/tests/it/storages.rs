@@ -14,6 +14,7 @@ use esker_testkit::revision_builder::RevisionBuilder;
 use esker_testkit::s3::{BUCKET, S3Fault};
 
 use crate::client::Running;
+use crate::monitoring::assert_dashboard_is_served;
 use bucket::{KEY, MANIFEST, Stored};
 
 fn revision(manifest: &[u8]) -> u64 {
@@ -99,6 +100,8 @@ fn objects_of_the_cache_are_served_while_the_storage_is_away() {
     assert_eq!(server.get("/readyz").status, 200, "clients get the manifest");
     let up = |value: u8| format!("esker_serve_upstream_up{{repository=\"full.test\"}} {value}\n");
     assert!(server.get("/metrics").text().contains(&up(0)), "{}", server.get("/metrics").text());
+    let is_of_storage = |name: &str| name.contains("_serve_upstream_");
+    assert_dashboard_is_served(server.get("/metrics").text(), is_of_storage);
     stored.come_back();
     assert_eq!(server.get(other).body, stored.bytes(other));
     assert_eq!(server.get(MANIFEST).status, 200);
