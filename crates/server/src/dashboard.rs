@@ -12,6 +12,7 @@ mod budget;
 mod catalogs;
 mod changed_paths;
 mod comparison;
+mod disk_space;
 mod objects;
 mod overview;
 mod recent;
@@ -38,6 +39,7 @@ pub(crate) use budget::Budget;
 pub(crate) use catalogs::{CatalogList, CatalogRow};
 pub(crate) use changed_paths::ChangedPath;
 pub(crate) use comparison::{Comparison, Ended};
+pub(crate) use disk_space::DiskSpace;
 pub(crate) use overview::Overview;
 pub(crate) use revisions::{RevisionList, RevisionRow};
 pub(crate) use search::Search;
@@ -84,6 +86,11 @@ impl Dashboard {
     /// Returns the state of all repositories, after reading changes until the budget is spent.
     pub(crate) fn overview(&self) -> Arc<[RepositoryState]> {
         self.overview.lock().now(&self.repositories, &Budget::new(TIME, BYTES))
+    }
+
+    /// Returns the space on the file systems of the served folders; those whose space is unknown are left out.
+    pub(crate) fn disks(&self) -> Vec<DiskSpace> {
+        self.repositories.places().filter_map(|folder| DiskSpace::of(&folder)).collect()
     }
 
     /// Returns the counters of the server.

@@ -23,6 +23,7 @@ mod tree;
 
 use maud::Markup;
 
+pub(crate) use numbers::{duration, size};
 pub(crate) use route::{file, respond};
 pub use tables::PageTable;
 pub(crate) use tables::page as page_of_tables;

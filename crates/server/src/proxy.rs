@@ -24,6 +24,7 @@ mod in_use;
 mod monitor;
 mod objects;
 mod older;
+mod overview;
 mod passing;
 mod peers;
 mod place;

@@ -171,6 +171,14 @@ impl Repositories {
         })
     }
 
+    /// Returns the paths of the named folders on this machine.
+    pub(crate) fn places(&self) -> impl Iterator<Item = PathBuf> {
+        let folders = self.roots.iter().map(|root| match root {
+            Root::One(_, folder, _) | Root::Many(folder, _) => folder,
+        });
+        folders.filter(|folder| folder.is_local()).map(Folder::path)
+    }
+
     /// Returns the folders of repositories that may contain server-wide files.
     pub(crate) fn folders(&self) -> impl Iterator<Item = &Folder> {
         self.roots.iter().filter_map(|root| match root {

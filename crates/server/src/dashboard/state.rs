@@ -60,6 +60,8 @@ pub(crate) struct Head {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) last_snapshot: Option<UnixTime>,
+    /// Servers that a replica is copied from.
+    pub(crate) source: Option<String>,
     /// Begin of the first replication, while it is in progress.
     pub(crate) snapshotting_since: Option<UnixTime>,
     pub(crate) last_collect: Option<UnixTime>,
@@ -112,6 +114,7 @@ impl Status {
         });
         Self {
             last_snapshot: snapshot,
+            source: status.source,
             snapshotting_since: time(status.snapshotting_since),
             last_collect: time(status.last_gc),
             last_check: time(status.last_check),

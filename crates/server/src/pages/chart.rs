@@ -12,12 +12,35 @@ pub(crate) fn small(values: &[u64], label: &str) -> Markup {
     chart(values, label, SMALL, "spark", None)
 }
 
-/// Returns a large chart and what it shows. A script may replace its line by newer values, under the given name.
-pub(crate) fn large(values: &[u64], label: &str, live: Option<&str>) -> Markup {
+/// Texts at the axes of a large chart, whose values begin at zero.
+pub(crate) struct Axes {
+    /// The highest value.
+    pub(crate) top: String,
+    /// Where the line begins.
+    pub(crate) begin: String,
+    /// Where it ends.
+    pub(crate) end: String,
+}
+
+/// Returns a large chart with its scales, and what it shows. A script may replace its line by newer values, and its highest
+/// value, under the given name.
+pub(crate) fn large(values: &[u64], label: &str, axes: &Axes, live: Option<&str>) -> Markup {
     if values.len() < 2 {
         return html! {};
     }
-    html! { figure { (chart(values, label, LARGE, "chart", live)) figcaption { (label) } } }
+    html! {
+        figure {
+            div.scaled {
+                div.scale aria-hidden="true" {
+                    span data-live=[live.map(|live| format!("top {live}"))] { (axes.top) }
+                    span { "0" }
+                }
+                (chart(values, label, LARGE, "chart", live))
+            }
+            div.ends aria-hidden="true" { span { (axes.begin) } span { (axes.end) } }
+            figcaption { (label) }
+        }
+    }
 }
 
 fn chart(

@@ -26,5 +26,8 @@ pub(crate) fn json(states: &[RepositoryState], report: &TrafficReport, now: Unix
     texts.insert("site failures".to_owned(), grouped(last.failures).into());
     let requests: Vec<u64> = report.samples.iter().map(|sample| sample.requests).collect();
     let bytes: Vec<u64> = report.samples.iter().map(|sample| sample.bytes / SECONDS).collect();
+    let most = |values: &[u64]| values.iter().copied().max().unwrap_or_default();
+    texts.insert("top requests".to_owned(), rate(most(&requests)).into());
+    texts.insert("top bytes".to_owned(), size(most(&bytes)).into());
     json!({ "texts": texts, "times": times, "charts": { "requests": requests, "bytes": bytes } })
 }

@@ -1,4 +1,6 @@
-//! Page with all repositories.
+//! Page with all repositories: those with problems first.
+
+mod order;
 
 use esker_format::time::UnixTime;
 use maud::{Markup, html};
@@ -6,9 +8,11 @@ use maud::{Markup, html};
 use super::address;
 use super::badge::{Level, badge, by_age};
 use super::chart;
-use super::layout::{self, Part, column, number_column, table};
-use super::numbers::{ago, counted, duration, grouped, size};
+use super::layout::{self, Part, column, table};
+use super::numbers::{ago, counted, duration, grouped, shown, size};
 use crate::dashboard::{Head, Known, Point, RepositoryState, TagSummary};
+pub(crate) use order::Order;
+use order::problem;
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -16,10 +20,11 @@ const DAY: i64 = 24 * HOUR;
 const LISTED: usize = 1000;
 
 /// Returns the page. Only repositories whose name contains `filter` are listed.
-pub(crate) fn page(states: &[RepositoryState], filter: &str, now: UnixTime) -> Markup {
+pub(crate) fn page(states: &[RepositoryState], filter: &str, order: Order, now: UnixTime) -> Markup {
     let wanted = filter.to_ascii_lowercase();
-    let shown: Vec<&RepositoryState> =
+    let mut shown: Vec<&RepositoryState> =
         states.iter().filter(|state| state.folder.to_ascii_lowercase().contains(&wanted)).collect();
+    order.sort(&mut shown, now);
     let body = html! {
         h1 { "Software repositories" }
         @if states.is_empty() {
@@ -30,27 +35,51 @@ pub(crate) fn page(states: &[RepositoryState], filter: &str, now: UnixTime) -> M
                 input #q type="search" name="q" value=(filter) maxlength="100" autocomplete="off";
                 button { "Filter" }
             }
-            (repositories(&shown, states.len(), now))
+            (problems(states, now))
+            (repositories(&shown, states.len(), (filter, order), now))
         }
     };
     layout::page("Repositories", Part::Repositories, &body)
 }
 
-fn repositories(shown: &[&RepositoryState], all: usize, now: UnixTime) -> Markup {
+/// Returns how many repositories need a look.
+fn problems(states: &[RepositoryState], now: UnixTime) -> Markup {
+    let count = |level| states.iter().filter(|state| problem(state, now) == level).count() as u64;
+    let (bad, late) = (count(Level::Bad), count(Level::Warning));
+    html! {
+        p role="status" {
+            @if bad > 0 { (badge(Level::Bad, &counted(bad, "problem", "problems"))) " " }
+            @if late > 0 { (badge(Level::Warning, &counted(late, "warning", "warnings"))) " " }
+            @if bad + late == 0 { (badge(Level::Good, "no problems")) }
+        }
+    }
+}
+
+fn repositories(
+    shown: &[&RepositoryState],
+    all: usize,
+    (filter, order): (&str, Order),
+    now: UnixTime,
+) -> Markup {
     let count = counted(all as u64, "repository", "repositories");
     let listed = shown.len().min(LISTED);
     let caption = if listed < all { format!("{listed} of {count}") } else { count };
+    let by = |text, column: Order| {
+        let address = address::with("/", "sort", column.name().as_bytes());
+        let address =
+            if filter.is_empty() { address } else { address::with(&address, "q", filter.as_bytes()) };
+        layout::sorting_column(text, &address, column == order)
+    };
     let head = html! {
-        (column("Repository"))
-        (number_column("Revision"))
-        (column("Last publish"))
-        (number_column("Size"))
-        (number_column("Entries"))
+        (by("Repository", Order::Name))
+        (by("Revision", Order::Revision))
+        (by("Last publish", Order::Published))
+        (by("Size", Order::Size))
         (column("Tags"))
-        (column("Replication"))
+        (by("Replication", Order::Replication))
         (column("Check"))
         (column("Collect"))
-        (column("Whitelist"))
+        (by("Whitelist", Order::Whitelist))
     };
     let rows = html! { @for state in shown.iter().take(LISTED) { (row(state, now)) } };
     html! {
@@ -62,20 +91,20 @@ fn repositories(shown: &[&RepositoryState], all: usize, now: UnixTime) -> Markup
 fn row(state: &RepositoryState, now: UnixTime) -> Markup {
     html! {
         tr {
-            th scope="row" {
+            th.wrap scope="row" {
                 a href=(address::of(&state.folder, "")) { (state.folder) }
                 @if let Some(name) = other_name(state) { small { "named " (name) } }
             }
             @match &state.head {
-                Err(reason) => { td.wrap colspan="5" { (badge(Level::Bad, "unreadable")) " " (reason) } }
+                Err(reason) => { td.wrap colspan="4" { (badge(Level::Bad, "unreadable")) " " (reason) } }
                 Ok(head) => {
-                    td.n data-live=(format!("{} revision", state.folder)) { (grouped(head.revision)) }
+                    td data-live=(format!("{} revision", state.folder)) { (grouped(head.revision)) }
                     td data-live=(format!("{} published", state.folder)) { (ago(head.published, now)) }
                     (sizes(&state.sizes))
-                    td { (tags(&state.tags)) }
+                    td.narrow { (tags(&state.tags)) }
                 }
             }
-            td { (replication(state, now)) }
+            td.narrow { (replication(state, now)) }
             td { (check(state, now)) }
             td { (collect(state, now)) }
             td { (whitelist(state, now)) }
@@ -91,15 +120,17 @@ fn other_name(state: &RepositoryState) -> Option<&str> {
 
 fn sizes(sizes: &Known<Vec<Point>>) -> Markup {
     match sizes {
-        Known::Pending => html! { td.n colspan="2" { "being read" } },
+        Known::Pending => html! { td { "being read" } },
         Known::Failed(reason) => {
-            html! { td.wrap colspan="2" { (badge(Level::Bad, "unreadable")) " " (reason) } }
+            html! { td.wrap { (badge(Level::Bad, "unreadable")) " " (reason) } }
         }
         Known::Value(points) => {
             let (bytes, entries) = points.last().map_or((0, 0), |point| (point.bytes, point.entries));
             html! {
-                td.n { (size(bytes)) (size_line(points, false)) }
-                td.n { (grouped(entries)) }
+                td {
+                    (size(bytes)) (size_line(points, false))
+                    small { (counted(entries, "entry", "entries")) }
+                }
             }
         }
     }
@@ -116,7 +147,13 @@ pub(crate) fn size_line(points: &[Point], is_large: bool) -> Markup {
         size(last.bytes),
         last.revision
     );
-    if is_large { chart::large(&values, &label, None) } else { chart::small(&values, &label) }
+    let most = values.iter().copied().max().unwrap_or_default();
+    let axes = chart::Axes {
+        top: size(most),
+        begin: format!("revision {}", grouped(first.revision)),
+        end: format!("revision {}", grouped(last.revision)),
+    };
+    if is_large { chart::large(&values, &label, &axes, None) } else { chart::small(&values, &label) }
 }
 
 /// Returns the number of tags and the newest of them.
@@ -137,11 +174,21 @@ pub(crate) fn replication(state: &RepositoryState, now: UnixTime) -> Markup {
     if !state.replica {
         return html! { (badge(Level::Plain, "publisher")) };
     }
-    let Some(last) = state.status.last_snapshot else { return html! { (badge(Level::Plain, "replica")) } };
-    let lag = now.0.saturating_sub(last.0);
-    let level = by_age(lag, 8 * HOUR, DAY);
+    let source = html! {
+        @if let Some(source) = &state.status.source { small { "from " (shown(source.as_bytes())) } }
+    };
+    let Some(last) = state.status.last_snapshot else {
+        return html! { (badge(Level::Plain, "replica")) (source) };
+    };
+    let level = replication_level(state, now);
     let words = if level == Level::Good { "replica" } else { "replica is late" };
-    html! { (badge(level, words)) small { "updated " (ago(last, now)) } }
+    html! { (badge(level, words)) small { "updated " (ago(last, now)) } (source) }
+}
+
+/// Returns the level of a replica's age.
+fn replication_level(state: &RepositoryState, now: UnixTime) -> Level {
+    let lag = state.status.last_snapshot.map(|last| now.0.saturating_sub(last.0));
+    lag.filter(|_| state.replica).map_or(Level::Plain, |lag| by_age(lag, 8 * HOUR, DAY))
 }
 
 /// Returns the result of the last check.
@@ -160,14 +207,22 @@ pub(crate) fn collect(state: &RepositoryState, now: UnixTime) -> Markup {
     let is_collectable = state.head.as_ref().is_ok_and(|head| head.collectable);
     match state.status.last_collect {
         Some(last) => {
-            let age = now.0.saturating_sub(last.0);
-            let level = by_age(age, 10 * DAY, 20 * DAY);
+            let level = collect_level(last, now);
             let words = if level == Level::Good { "done" } else { "late" };
             html! { (badge(level, words)) small { (ago(last, now)) } }
         }
         None if is_collectable => html! { (badge(Level::Plain, "never")) },
         None => html! { (badge(Level::Plain, "off")) },
     }
+}
+
+fn collect_level(last: UnixTime, now: UnixTime) -> Level {
+    by_age(now.0.saturating_sub(last.0), 10 * DAY, 20 * DAY)
+}
+
+/// Returns the level of a whitelist that is valid for so many seconds.
+fn whitelist_level(left: i64) -> Level {
+    by_age(-left, -7 * DAY + 1, 0)
 }
 
 /// Returns how long the whitelist is valid: clients refuse the repository afterwards.
@@ -178,10 +233,7 @@ pub(crate) fn whitelist(state: &RepositoryState, now: UnixTime) -> Markup {
             let left = expires.0.saturating_sub(now.0);
             match left {
                 ..=0 => html! { (badge(Level::Bad, "expired")) small { (ago(*expires, now)) } },
-                _ => {
-                    let level = if left < 7 * DAY { Level::Warning } else { Level::Good };
-                    html! { (badge(level, &format!("{} left", duration(left)))) }
-                }
+                _ => html! { (badge(whitelist_level(left), &format!("{} left", duration(left)))) },
             }
         }
     }
@@ -220,6 +272,8 @@ mod tests {
         assert!(lag(9 * HOUR).contains("\"badge warning\">replica is late<"));
         assert!(lag(25 * HOUR).contains("\"badge bad\">") && lag(25 * HOUR).contains(">25 hours ago<"));
         assert!(words(&|state| state.replica = false, replication).contains("publisher"));
+        let from = words(&|state| state.status.source = Some("http://a/<b>".to_owned()), replication);
+        assert!(from.contains("from http://a/&lt;b&gt;"), "{from}");
         let collected = |seconds: i64| words(&|state| state.status.last_collect = since(seconds), collect);
         assert!(collected(DAY).contains("good") && collected(11 * DAY).contains("warning"));
         assert!(collected(21 * DAY).contains("bad"));
@@ -231,12 +285,47 @@ mod tests {
     }
 
     #[test]
+    fn problems_come_first_and_are_counted() {
+        let good = |name: &str| RepositoryState {
+            folder: name.to_owned(),
+            replica: false,
+            head: head(1),
+            ..state()
+        };
+        let late = RepositoryState { whitelist: Ok(UnixTime(NOW.0 + DAY)), ..good("m.test") };
+        let bad = RepositoryState { whitelist: Ok(UnixTime(NOW.0 - 1)), head: head(7), ..good("z.test") };
+        let states = [good("b.test"), good("a.test"), late, bad];
+        let order = |sort: &str| {
+            let page = page(&states, "test", Order::named(sort), NOW).into_string();
+            let begins = page.match_indices("/dashboard/repo/").map(|(at, _)| &page[at + 16..at + 17]);
+            (begins.collect::<String>(), page)
+        };
+        let (names, shown) = order("");
+        assert_eq!(names, "zmab");
+        assert!(shown.contains(">1 problem<") && shown.contains(">1 warning<"), "{shown}");
+        assert_eq!((order("name").0, order("revision").0), ("abmz".to_owned(), "zabm".to_owned()));
+        assert!(
+            order("name").1.contains("aria-sort=\"other\"><a href=\"/?sort=name&amp;q=test\">"),
+            "{}",
+            order("name").1
+        );
+        assert_eq!(order("whitelist").0, "zmab");
+        assert!(page(&[good("a.test")], "", Order::default(), NOW).into_string().contains("no problems"));
+    }
+
+    fn head(revision: u64) -> Result<Head, String> {
+        let root = esker_format::hash::ContentHash::of(esker_format::hash::HashAlgorithm::Sha1, b"");
+        let (published, collectable) = (UnixTime(NOW.0 - DAY), true);
+        Ok(Head { name: String::new(), revision, published, root, history: None, collectable, ttl: 60 })
+    }
+
+    #[test]
     fn repositories_are_filtered_by_name_and_names_are_escaped() {
         let states = [state(), RepositoryState { folder: "other.test".to_owned(), ..state() }];
-        let shown = page(&states, "OTHER", NOW).into_string();
+        let shown = page(&states, "OTHER", Order::default(), NOW).into_string();
         assert!(shown.contains("1 of 2 repositories") && !shown.contains("a.test<"), "{shown}");
-        let evil = page(&states, "\"><script>", NOW).into_string();
+        let evil = page(&states, "\"><script>", Order::default(), NOW).into_string();
         assert!(!evil.contains("<script>") && evil.contains("0 of 2 repositories"), "{evil}");
-        assert!(page(&[], "", NOW).into_string().contains("No repository"));
+        assert!(page(&[], "", Order::default(), NOW).into_string().contains("No repository"));
     }
 }

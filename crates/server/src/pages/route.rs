@@ -20,11 +20,12 @@ const ICON: &str = include_str!("icon.svg");
 pub(crate) fn respond(dashboard: &Dashboard, path: &str, query: &str, now: UnixTime) -> Page {
     let query = Query::parse(query);
     match path {
-        "/" | "/cvmfs" | "/cvmfs/" | "/dashboard" | "/dashboard/" => {
-            Page::html(200, overview::page(&dashboard.overview(), query.text("q"), now))
-        }
+        "/" | "/cvmfs" | "/cvmfs/" | "/dashboard" | "/dashboard/" => Page::html(200, {
+            let order = overview::Order::named(query.text("sort"));
+            overview::page(&dashboard.overview(), query.text("q"), order, now)
+        }),
         address::STYLE | address::SCRIPT | address::ICON => file(path),
-        address::SITE => Page::html(200, site::page(&dashboard.traffic())),
+        address::SITE => Page::html(200, site::page(&dashboard.traffic(), &dashboard.disks())),
         "/dashboard/live.json" => {
             let numbers = live::json(&dashboard.overview(), &dashboard.traffic(), now);
             Page { status: 200, kind: "application/json", lifetime: 0, body: numbers.to_string() }

@@ -2,13 +2,14 @@
 
 use maud::{Markup, html};
 
+use super::badge::{Level, badge};
 use super::chart;
 use super::layout::{self, Part, column, number_column, table};
 use super::numbers::{duration, grouped, shown, size};
-use crate::dashboard::{SECONDS, Sample, SlowAnswer, TrafficReport};
+use crate::dashboard::{DiskSpace, SECONDS, Sample, SlowAnswer, TrafficReport};
 
 /// Returns the page.
-pub(crate) fn page(report: &TrafficReport) -> Markup {
+pub(crate) fn page(report: &TrafficReport, disks: &[DiskSpace]) -> Markup {
     let (last, total) = (report.last(), report.total());
     let minutes = report.samples.len() as u64 * SECONDS / 60;
     let rows = [
@@ -35,14 +36,37 @@ pub(crate) fn page(report: &TrafficReport) -> Markup {
             "A hit is an answer with content, or the confirmation that the client has it. "
             "A failure is an answer with status 500 or above."
         }
-        (graph("Requests a second", "requests", report, |sample| sample.requests))
-        (graph("Bytes a second", "bytes", report, |sample| sample.bytes / SECONDS))
+        (graph("Requests a second", "requests", report, (|sample| sample.requests, rate)))
+        (graph("Bytes a second", "bytes", report, (|sample| sample.bytes / SECONDS, size)))
+        (space(disks))
         (slowest(&report.slowest, minutes))
     };
     layout::page("Server", Part::Site, &body)
 }
 
-fn graph(title: &str, key: &str, report: &TrafficReport, value: fn(&Sample) -> u64) -> Markup {
+/// Returns the free space of the served folders' file systems.
+fn space(disks: &[DiskSpace]) -> Markup {
+    let head = html! { (column("Folder")) (number_column("Free")) (number_column("Size")) (column("")) };
+    let rows = html! {
+        @for disk in disks {
+            tr {
+                th.wrap scope="row" { code { (shown(disk.folder.as_bytes())) } }
+                td.n { (size(disk.free)) }
+                td.n { (size(disk.size)) }
+                td {
+                    // A replica stops when less than that is free.
+                    @if disk.free < disk.size / 20 { (badge(Level::Bad, "nearly full")) }
+                }
+            }
+        }
+    };
+    html! { @if !disks.is_empty() { section { h2 { "Disk space" } (table("Folders of this server", &head, &rows)) } } }
+}
+
+/// Values of a chart, and their form.
+type Shown = (fn(&Sample) -> u64, fn(u64) -> String);
+
+fn graph(title: &str, key: &str, report: &TrafficReport, (value, form): Shown) -> Markup {
     let values: Vec<u64> = report.samples.iter().map(value).collect();
     html! {
         section {
@@ -50,10 +74,16 @@ fn graph(title: &str, key: &str, report: &TrafficReport, value: fn(&Sample) -> u
             @if values.len() < 2 {
                 p { "There is a chart once the server has run for half a minute." }
             } @else {
-                (chart::large(&values, &format!("{title} in intervals of {SECONDS} seconds, oldest first"), Some(key)))
+                (chart::large(&values, &format!("{title} in intervals of {SECONDS} seconds"), &axes(&values, form), Some(key)))
             }
         }
     }
+}
+
+fn axes(values: &[u64], form: fn(u64) -> String) -> chart::Axes {
+    let seconds = i64::try_from(values.len() as u64 * SECONDS).unwrap_or(i64::MAX);
+    let most = values.iter().copied().max().unwrap_or_default();
+    chart::Axes { top: form(most), begin: format!("{} ago", duration(seconds)), end: "now".to_owned() }
 }
 
 fn slowest(answers: &[SlowAnswer], minutes: u64) -> Markup {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 
-use super::ProxyState;
 use super::files::Files;
 use super::place::Place;
+use super::{ProxyState, overview};
 use crate::counters::Counters;
-use crate::metrics;
 use crate::transport::{Answering, Call, Handler};
+use crate::{metrics, pages};
 
 /// Path of the state as JSON.
 const STATE: &str = "/.esker/proxy";
@@ -41,6 +41,14 @@ pub(crate) fn answer(state: &ProxyState, path: &str) -> Option<(&'static str, St
         STATE => Some(("application/json", format!("{:#}\n", state.status()))),
         METRICS => Some((metrics::CONTENT_TYPE, text(state, &state.served))),
         HEALTHY => Some(("text/plain", "ok\n".to_owned())),
+        "/" => {
+            let page = pages::page_of_tables("Proxy", &overview::tables(state));
+            Some((page.kind, page.body))
+        }
+        path if path.starts_with("/dashboard/") => {
+            let file = pages::file(path);
+            Some((file.kind, file.body))
+        }
         _ => None,
     }
 }

@@ -72,7 +72,7 @@ impl ProxyState {
             Some((kind, text)) => about_itself(kind, text),
             None => refused((
                 StatusCode::NOT_FOUND,
-                "there is nothing but /.esker/proxy, /metrics, /healthz and /readyz",
+                "there is nothing but a page at /, and /.esker/proxy, /metrics, /healthz and /readyz",
             )),
         }
     }

@@ -48,6 +48,7 @@ impl Scene {
             "last_gc": date("2 days ago"),
             "last_check": date("5 hours ago"),
             "check_status": "succeeded",
+            "source": "http://stratum0.example.org:8000/cvmfs/rmd.test",
         });
         rmd.write(".cvmfs_status.json", status.to_string().as_bytes());
         let status = json!({ "last_check": date("3 hours ago"), "check_status": "failed" });
@@ -156,6 +157,23 @@ fn everything_is_reached_by_keyboard() {
     browser.press("Tab", 9);
     browser.press("Enter", 13);
     assert_eq!(browser.value("location.hash"), "#main");
+}
+
+#[test]
+fn tables_fit_a_window_of_1280_pixels() {
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
+    let scene = Scene::new();
+    let mut browser = Chromium::start(program);
+    let size = json!({ "width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+    browser.call("Emulation.setDeviceMetricsOverride", &size);
+    for path in ["/", "/?sort=whitelist", "/dashboard/repo/rmd.test", "/dashboard/site"] {
+        browser.open(&scene.url(path));
+        let over = "[...document.querySelectorAll('.wide, body')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.scrollWidth)";
+        assert_eq!(browser.value(over), json!([]), "{path}");
+    }
 }
 
 #[test]

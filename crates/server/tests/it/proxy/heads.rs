@@ -7,7 +7,7 @@ use esker_testkit::object;
 use esker_testkit::revision_builder::RevisionBuilder;
 
 use super::site::{MANIFEST, Origin, Proxy, options, with_keys};
-use crate::monitoring::metrics_of_alerts;
+use crate::monitoring::{assert_dashboard_is_served, metrics_of_alerts};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -54,6 +54,7 @@ fn stale_manifests_are_served_while_upstream_is_away() {
     assert_eq!((ready.status, ready.text()), (200, "ok, but the servers of 1 repositories don't answer\n"));
     let metrics = proxy.ask_monitor("/metrics").text().to_owned();
     assert!(metrics.contains("esker_proxy_upstream_up{repository=\"full.test\"} 0\n"), "{metrics}");
+    assert_dashboard_is_served(&metrics, |name| name.contains("_proxy_"));
     for name in metrics_of_alerts().iter().filter(|name| name.contains("_proxy_")) {
         assert!(metrics.contains(&format!("{name}{{repository=\"full.test\"}} ")), "{name}: {metrics}");
     }
@@ -143,6 +144,13 @@ fn clients_get_a_revision_that_the_living_servers_have_whole() {
         let line = format!("esker_proxy_server_up{{repository=\"full.test\",server=\"{url}\"}} {is_up}\n");
         assert!(metrics.contains(&line), "{line}: {metrics}");
     }
+    let page = proxy.ask_monitor("/").text().to_owned();
+    for part in
+        ["1 of 1 repositories have problems", "an older revision, which can be read whole", ">out<", ">up<"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert_eq!(proxy.ask_monitor("/dashboard/style.css").status, 200);
     // The newest stays the oldest that is accepted, also after a restart.
     proxy.stop();
     let proxy = Proxy::start(with_keys(options(cache.path(), &[&ahead, &behind])));
