@@ -157,8 +157,7 @@ fn damage_is_found_and_repaired() {
         assert_eq!(output.status.code(), Some(4), "{}", words(&output));
         assert!(words(&output).contains("object-damaged /file"), "{}", words(&output));
     }
-    let output =
-        workshop.esker(&["check", NAME, "--data", "--repair", &format!("file://{mirror}"), "--quiet"]);
+    let output = workshop.esker(&["check", NAME, "--data", "--repair", &format!("file://{mirror}")]);
     assert!(output.status.success(), "{}", words(&output));
     assert!(words(&output).contains("repaired 1 objects"), "{}", words(&output));
     let checked = workshop.json(&["check", NAME, "--data"]);

@@ -30,7 +30,7 @@ fn a_conflict_is_decided_for_either_side() {
     assert_eq!(report["resolved"], json!([{"path": "/g", "side": "theirs"}]));
     assert_eq!(publisher.reads("cat g our their"), "theirs\nours\ntheirs\n");
     let id = in_conflict(&publisher);
-    let report = printed(&mut publisher.call(&["publish", &id, "--ours", "/", "--quiet"]));
+    let report = printed(&mut publisher.call(&["publish", &id, "--ours", "/"]));
     assert!(report.contains("ours      /g"), "{report}");
     assert_eq!(publisher.reads("cat g our their"), "ours\nours\ntheirs\n");
     assert_eq!(publisher.list(), [Value::Null; 0]);
@@ -50,7 +50,7 @@ fn a_transaction_goes_on_in_the_tree_of_the_newest_revision() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "ours\nours\ntheirs\n");
         assert!(words(&output).contains("/g (ours)"), "{}", words(&output));
         printed(&mut publisher.begin(&[], "echo late >late"));
-        let output = publisher.call(&["publish", &id, "--rebase", "--quiet"]).output().expect("esker");
+        let output = publisher.call(&["publish", &id, "--rebase"]).output().expect("esker");
         assert!(output.status.success(), "{}", words(&output));
         let shown = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
