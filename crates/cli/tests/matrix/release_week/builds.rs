@@ -73,7 +73,7 @@ pub(super) fn install_a_project(publisher: &Publisher) {
             format!("{word}\n1\n")
         );
     }
-    let again = publisher.begin(&["/hello"], "true").output().expect("esker");
+    let again = publisher.begin_with_report(&["/hello"], "true").output().expect("esker");
     assert!(String::from_utf8_lossy(&again.stdout).contains("nothing changed"), "{}", words(&again));
 }
 
