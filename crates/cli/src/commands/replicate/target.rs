@@ -144,7 +144,9 @@ impl Target {
         let mut revisions = RevisionLimit::All;
         let kept = known.filter(|_| !args.whole);
         let asked = args.path.iter().map(|path| normalised(path)).collect::<Result<Vec<_>, _>>()?;
-        let paths = match kept.as_ref().filter(|_| !args.set_path) {
+        // The paths of a first run that failed may be wrong: new ones take their place.
+        let is_kept = |kept: &&ReplicaState| !args.set_path && (kept.succeeded.is_some() || asked.is_empty());
+        let paths = match kept.as_ref().filter(is_kept) {
             None => asked,
             Some(kept) if kept.paths.is_empty() && !asked.is_empty() => {
                 return Err(Failure::usage(format!("the replica of {name} has all paths of the repository"))
