@@ -39,7 +39,8 @@ fn counters_are_sent_to_the_configured_collector() {
         };
         let mounted = site.mounts(&format!(
             "CVMFS_TELEMETRY_SEND=ON\nCVMFS_TELEMETRY_RATE=1\nCVMFS_INFLUX_HOST=localhost\nCVMFS_INFLUX_PORT={port}\n\
-             CVMFS_INFLUX_METRIC_NAME=nodes\nCVMFS_INFLUX_EXTRA_TAGS=site=x,rack=7\nCVMFS_INFLUX_EXTRA_FIELDS=cores=4\n"
+             CVMFS_INFLUX_METRIC_NAME=nodes\nCVMFS_INFLUX_EXTRA_TAGS=site=x,rack=7\nCVMFS_INFLUX_EXTRA_FIELDS=cores=4\n\
+             CVMFS_INFLUX_SEND_DELTA=yes\n"
         ));
         let began = Instant::now();
         mounted.does(|| fs::read(mounted.path("data/random.bin"))).expect("a file");
