@@ -72,7 +72,7 @@ fn the_page_shows_each_repository_and_loads_nothing_from_elsewhere() {
         assert!(page.contains(&format!("<a href=\"/dashboard/repo/{name}\">{name}</a>")), "{page}");
         assert!(page.contains(&format!("data-live=\"{name} revision\">{revision}</td>")), "{page}");
         let shown = page.replace('\u{202f}', "");
-        assert!(shown.contains(&format!("<td class=\"n\">{files}</td>")), "{files} entries: {page}");
+        assert!(shown.contains(&format!("<small>{files} entries</small>")), "{files} entries: {page}");
         assert!(!page.contains("://") && !page.contains("style="), "{page}");
     }
 }
