@@ -331,7 +331,7 @@ fn refusals_of_the_gateway_say_what_to_do() {
     let tree = site.workshop.tree();
     let publish = |gateway: &str, key: &str| {
         let key = site.workshop.home(&format!("builder/{key}"));
-        site.through(gateway, &["publish", NAME, &tree, "--to", "/sw", "--quiet", "--key", &key])
+        site.through(gateway, &["publish", NAME, &tree, "--to", "/sw", "--key", &key])
     };
     let gateway = &site.gateway.url;
     let wrong = complaint(&mut publish(gateway, "wrong"), 2);

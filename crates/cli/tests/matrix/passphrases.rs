@@ -93,7 +93,7 @@ fn a_passphrase_is_asked_for_on_the_terminal_without_echo() {
         let text = person.does(|| std::fs::read_to_string(&key)).expect("the key");
         assert!(text.contains("ENCRYPTED"), "{text}");
 
-        let publish = ["publish", NAME, &workshop.tree(), "--tag", "v1", "--quiet"];
+        let publish = ["publish", NAME, &workshop.tree(), "--tag", "v1"];
         let mut wrong = Conversation::begin(&workshop, &publish);
         wrong.hear(&format!("Passphrase of {key}: "));
         wrong.types("zebra\n");
