@@ -81,6 +81,7 @@ mod signed_uploads;
 mod site_proxy;
 mod slow;
 mod status_of_users;
+mod stratum1_week;
 mod stuck;
 mod sys;
 mod test_env;

@@ -1,21 +1,13 @@
-//! The week of the administrator of a Stratum 1 in a short form, with what stopped or misled. That of a release manager is in
-//! `release_week/dead_ends.rs`.
+//! Surprises of release managers and administrators beside those of their weeks (`release_week/dead_ends.rs`, `stratum1_week.rs`).
 
 use std::fs;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::Output;
 
-use esker_testkit::waiting::until;
-use rustix::process::Signal;
-use serde_json::Value;
-
-use crate::daemons::signal;
 use crate::publishing::{NAME, Workshop};
 use crate::served::Served;
-use crate::test_env::{PATIENCE, words};
+use crate::test_env::words;
 use crate::test_user::TestUser;
-
-const SECOND: &str = "second.test";
 
 fn workshop() -> Workshop {
     Workshop::with(TestUser::ordinary(), |tree| {
@@ -34,12 +26,6 @@ fn publish(workshop: &Workshop, name: &str, content: &str, options: &[&str]) {
 #[track_caller]
 fn done(output: &Output) -> String {
     assert!(output.status.success(), "{}", words(output));
-    words(output)
-}
-
-#[track_caller]
-fn refused(output: &Output, code: i32) -> String {
-    assert_eq!(output.status.code(), Some(code), "{}", words(output));
     words(output)
 }
 
@@ -143,130 +129,6 @@ fn reading_commands_work_with_an_expired_whitelist_and_on_replicas_without_keys(
     }
 }
 
-/// Returns the files and folders below a folder that other users can't read.
-fn unreadable(folder: &Path) -> Vec<std::path::PathBuf> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mut closed = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        let facts = fs::symlink_metadata(&path).expect("its facts");
-        let needed = if facts.is_dir() { 0o555 } else { 0o444 };
-        if facts.permissions().mode() & needed != needed {
-            closed.push(path);
-        } else if facts.is_dir() {
-            closed.extend(unreadable(&path));
-        }
-    }
-    closed
-}
-
-#[test]
-fn an_administrator_copies_what_a_server_lists_and_sees_how_far_it_is() {
-    let workshop = workshop();
-    for name in [NAME, SECOND] {
-        done(&workshop.esker(&["repo", "create", name]));
-        publish(&workshop, name, "one\n", &[]);
-    }
-    let server = Served::start_as(workshop.world.person, Path::new(&workshop.home("storage")));
-    let (copies, keys) = (workshop.home("copies"), workshop.home("keys"));
-    let replicate = |arguments: &[&str]| {
-        let line = [&["replicate"], arguments, &["--to", &copies, "--quiet"]].concat();
-        workshop.world.esker(&line).output().expect("running esker")
-    };
-    let list = |options: &[&str]| {
-        let line = [&["repo", "list", "--storage", &copies], options].concat();
-        let output = workshop.world.esker(&line).output().expect("running esker");
-        done(&output);
-        String::from_utf8(output.stdout).expect("text")
-    };
-    let base = format!("{}/cvmfs/", server.url);
-    // A mistyped name leaves nothing behind.
-    let mistyped = format!("{base}mode.test");
-    let said = refused(&replicate(&[&mistyped, "--public-key", &format!("{keys}/{NAME}.pub")]), 2);
-    assert!(said.contains(&format!("the server {mistyped} has no repository mode.test")), "{said}");
-    assert!(!Path::new(&copies).join("mode.test").exists());
-
-    let some = format!("{base}sec*");
-    done(&replicate(&[&some, "--public-key", &keys, "--reserve", "1M"]));
-    assert!(!list(&[]).contains(NAME));
-    done(&replicate(&[&base, "--public-key", &keys]));
-    let listed: Value = serde_json::from_str(&list(&["--json"])).expect("JSON");
-    for (at, name) in [NAME, SECOND].iter().enumerate() {
-        let replica = &listed[at]["replica"];
-        assert_eq!(listed[at]["name"], *name, "{listed}");
-        assert_eq!(replica["servers"], format!("{base}{name}"), "{listed}");
-        assert_eq!((&replica["behind"], &replica["failure"]), (&0.into(), &Value::Null), "{listed}");
-        assert!(replica["succeeded"].is_i64(), "{listed}");
-    }
-    // Whatever the umask, a server that is another user reads what was copied.
-    let strict = workshop.home("strict");
-    let mut shell = workshop.world.person.command("/bin/sh");
-    let copied = workshop.world.esker(&[
-        "replicate",
-        &format!("{base}{NAME}"),
-        "--public-key",
-        &keys,
-        "--to",
-        &strict,
-    ]);
-    shell.args(["-c", "umask 077; exec \"$@\"", "sh"]).arg(copied.get_program()).args(copied.get_args());
-    shell.env_clear().env("HOME", workshop.world.path("home")).current_dir("/");
-    done(&shell.output().expect("running esker"));
-    let closed = unreadable(&Path::new(&strict).join(NAME));
-    // State and lock are nothing for clients.
-    let is_private = |path: &std::path::PathBuf| path.ends_with(".esker") || path.ends_with("txn/esker.lock");
-    assert!(closed.iter().all(is_private), "{closed:?}");
-
-    drop(server);
-    refused(&replicate(&["--all"]), 3);
-    let said = list(&[]);
-    assert!(said.contains("last success") && said.contains("failed"), "{said}");
-
-    // Groups in a file.
-    let server = Served::start_as(workshop.world.person, Path::new(&workshop.home("storage")));
-    let groups = workshop.home("groups");
-    let base = format!("{}/cvmfs/", server.url);
-    let text = format!("# ours\n{base}{NAME} --path /\u{61}\n\n{base}sec*  # others\n");
-    fs::write(&groups, text).expect("a file");
-    let said = refused(&replicate(&["--groups", &groups, "--public-key", &keys]), 2);
-    assert!(said.contains("has all paths of the repository"), "{said}");
-    fs::write(&groups, format!("{base}{NAME}\n{base}sec*\n")).expect("a file");
-    done(&replicate(&["--groups", &groups]));
-    fs::write(&groups, "--path /a\n").expect("a file");
-    assert!(refused(&replicate(&["--groups", &groups]), 2).contains("line 1"));
-}
-
-#[test]
-fn a_follower_takes_up_replicas_that_are_added_later() {
-    let workshop = workshop();
-    for name in [NAME, SECOND] {
-        done(&workshop.esker(&["repo", "create", name]));
-        publish(&workshop, name, "one\n", &[]);
-    }
-    let server = Served::start_as(workshop.world.person, Path::new(&workshop.home("storage")));
-    let (copies, keys) = (workshop.home("copies"), workshop.home("keys"));
-    let command =
-        |arguments: &[&str]| workshop.world.esker(&[&["replicate"], arguments, &["--to", &copies]].concat());
-    let copy =
-        |name: &str| done(&command(&[&server.url(name), "--public-key", &keys]).output().expect("esker"));
-    copy(NAME);
-    let mut follow = command(&["--all", "--follow", "--every", "1s"]);
-    let follower = follow.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("esker");
-    copy(SECOND);
-    publish(&workshop, SECOND, "two\n", &[]);
-    let is_here = || {
-        let listed = workshop.world.esker(&["repo", "list", "--storage", &copies, "--json"]).output();
-        let listed: Value = serde_json::from_slice(&listed.expect("esker").stdout).expect("JSON");
-        listed[1]["name"] == SECOND && listed[1]["revision"] == 2
-    };
-    assert!(until(PATIENCE, is_here), "the replica that was added is not followed");
-    signal(follower.id(), Signal::TERM);
-    let output = follower.wait_with_output().expect("its end");
-    let said = words(&output);
-    assert!(output.status.success() && said.contains(&format!("{SECOND}: revision 1 → 2")), "{said}");
-}
-
-/// A client that sends more than its share waits as the server says, and no read fails.
 #[test]
 fn a_rate_of_each_client_slows_reads_down_and_breaks_none() {
     const FILES: usize = 40;

@@ -63,7 +63,8 @@ fn esker(folder: &Path, options: &[&str]) -> Command {
     command
 }
 
-fn get(address: &str, path: &str) -> String {
+/// Returns the whole answer of a server to a request.
+pub(crate) fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("connecting");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request");
