@@ -273,7 +273,9 @@ fn a_bucket_that_fails_for_good_leaves_no_joint_commit_in_doubt() {
         let target = opens(prepared, server, folder.path(), 0)(&name());
         let stored = target.as_ref().is_ok_and(|target| {
             let mut objects = prepared.objects.iter().chain(&prepared.other.1);
+            // As payloads are stored: uploads run in the background until then.
             objects.all(|(name, bytes)| target.sink().put(name, bytes).is_ok())
+                && target.sink().flush().is_ok()
         });
         let noted = Mutex::new(BTreeMap::new());
         let note = |places: &[usize], candidate: Option<Candidate>| {
