@@ -73,7 +73,7 @@ impl SignedFiles {
     }
 
     /// Returns `now`, or the last time before it at which the whitelist was valid. Verified as of that time, an expired whitelist
-    /// passes: it keeps clients away, and nobody who looks at the storage itself.
+    /// passes: it keeps clients away, and no command that reads the storage itself.
     pub fn valid_at(&self, name: &RepositoryName, now: UnixTime) -> Result<UnixTime, RepositoryError> {
         let expires = self.whitelist(name)?.expires;
         Ok(now.min(UnixTime(expires.hour().0.saturating_sub(1))))

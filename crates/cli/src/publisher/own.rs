@@ -99,7 +99,7 @@ impl Place {
         }
     }
 
-    /// Returns the time as of which the storage's head is verified by those who look at it, if the whitelist has expired.
+    /// Returns the time as of which reading commands verify the storage's head, if the whitelist has expired.
     pub(crate) fn valid_at(&self) -> Option<UnixTime> {
         let storage = Storage::open(&self.root).ok()?;
         let signed = SignedFiles::read(&**storage.sink(), &self.name).ok()?;

@@ -115,7 +115,7 @@ impl Transaction {
         drop(FileLock::wait(&self.folder.join(LOCK)).context(Kind::Failed, what())?);
         let ended = Self::read(&self.id, self.folder);
         let lock = ended.take()?;
-        // Its warnings, which nobody has seen.
+        // The warnings of the holder, which no terminal has shown.
         if let Ok(text) = fs::read_to_string(ended.log_file()) {
             tell(&text);
         }

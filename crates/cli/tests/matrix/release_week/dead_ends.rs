@@ -241,7 +241,7 @@ impl Week {
         assert_eq!(self.done(&["repo", "resign", "--all"]).matches("accepted until").count(), 2);
         assert_eq!(self.done(&["check", "--all"]).matches("; checked ").count(), 2);
 
-        // One with faults holds up no other, and its fault is told with the way out.
+        // A repository with faults holds up no other; the error of its fault names the way out.
         fs::write(self.storage(".cvmfsreflog"), "damaged").expect("a file");
         let one = "1 of 2 repositories have faults or were not checked";
         let output = self.call(&["check", NAME, SECOND]).output().expect("esker");
